@@ -1,0 +1,75 @@
+"""Errors of the steps: of the data, of the plan, and of the engine process."""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+
+class TaskError(Exception):
+    """What a step can fail with; `kind` is stable, the message is one line with value, limit and cure."""
+
+    kind: ClassVar[str] = "task"
+
+
+class DataError(TaskError):
+    """The data files cannot be used."""
+
+    kind = "data"
+
+
+class DataNotFoundError(DataError):
+    """A data file does not exist or is not a file."""
+
+    kind = "data_not_found"
+
+
+class EmptyDataError(DataError):
+    """No row, or no usable row, is in the data files."""
+
+    kind = "empty_data"
+
+
+class TruncatedDataError(DataError):
+    """A data file ends in the middle of a row: a copy or download was cut off."""
+
+    kind = "truncated_data"
+
+    def __init__(self, file: Path, line: int, byte: int) -> None:
+        self.file, self.line, self.byte = file, line, byte
+        super().__init__(
+            f"{file}: cut off in line {line}, at byte {byte}: the last line has no newline and is not complete JSON; "
+            "copy the file again, or delete that line"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int]]:
+        return type(self), (self.file, self.line, self.byte)
+
+
+class TokenizerError(TaskError):
+    """The model's tokenizer or chat template is missing or cannot be loaded."""
+
+    kind = "tokenizer"
+
+
+class PlanError(TaskError):
+    """The work cannot be planned."""
+
+    kind = "plan"
+
+
+class NotEnoughSpaceError(PlanError):
+    """The store has no room for what the run would write."""
+
+    kind = "not_enough_space"
+
+
+class WorkerError(TaskError):
+    """An engine process died or stopped answering; `log_path` holds what it printed."""
+
+    kind = "worker"
+
+    def __init__(self, message: str, log_path: Path) -> None:
+        self.message, self.log_path = message, log_path
+        super().__init__(f"{message}; its log is {log_path}")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Path]]:
+        return type(self), (self.message, self.log_path)
