@@ -1,0 +1,52 @@
+"""What every test stands on: a clean environment, the real model and the tiny ones, and the skip of GPU tests."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from tiny_models import ensure_tiny_model
+
+from tasks.smollm2 import ensure_smollm2, user_cache
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the environment the same for everyone, child processes included, before Prefect or transformers read it."""
+    for name in [name for name in os.environ if name.startswith(("AERIE_", "PREFECT_"))]:
+        del os.environ[name]
+    os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    # The ephemeral server takes over half a minute to start on two busy cores.
+    os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
+    os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+    # The server outlives the last test by a moment and still writes.
+    prefect_home = TemporaryDirectory(prefix="aerie-prefect-", ignore_cleanup_errors=True)
+    config.add_cleanup(prefect_home.cleanup)
+    os.environ["PREFECT_HOME"] = prefect_home.name
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `gpu` where there is none."""
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("needs a GPU: torch.cuda.is_available() is false")
+
+
+@cache
+def has_gpu() -> bool:
+    """Tell whether torch sees a GPU; torch is imported only when a GPU test asks."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return the folder of SmolLM2-135M-Instruct, converted once a machine."""
+    return ensure_smollm2()
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[[str], Path]:
+    """Return the function from a name in `tiny_models.TINY_MODELS` to its folder, made once a machine."""
+    return lambda name: ensure_tiny_model(name, user_cache() / "tests")
