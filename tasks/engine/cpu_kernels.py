@@ -1,0 +1,64 @@
+"""A stand-in for `sgl_kernel` on a machine without a GPU.
+
+PyPI's sglang-kernel is CUDA only and cannot even be imported without a driver. SGLang's CPU path imports its symbols but
+falls back to native operations, so a module whose symbols raise only when *called* is enough: a kernel that is really
+needed fails loudly, by name.
+"""
+
+import importlib.machinery
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+_ROOT = "sgl_kernel"
+
+
+class _Missing:
+    """A kernel that does not exist here."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError(f"{self._name} is a CUDA kernel; this machine runs SGLang without a GPU")
+
+    def __getattr__(self, name: str) -> "_Missing":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self._name}.{name}")
+
+
+class _Module(types.ModuleType):
+    """A module every attribute of which is missing."""
+
+    def __getattr__(self, name: str) -> _Missing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self.__name__}.{name}")
+
+
+class _Finder:
+    """Import hook that answers for `sgl_kernel` and all below it."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: Any = None) -> Any:
+        if name == _ROOT or name.startswith(_ROOT + "."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = _Module(spec.name)
+        module.__path__ = []
+        module.__version__ = "0"  # type: ignore[assignment]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Leave the module empty."""
+
+
+def install() -> None:
+    """Switch SGLang to its CPU engine and put the stand-in in front of `sgl_kernel`; once, before SGLang is imported."""
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

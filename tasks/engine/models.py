@@ -1,0 +1,96 @@
+"""A model folder as its config.json describes it; nothing is loaded."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.engine.errors import ModelNotFoundError, NotAModelError
+
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a run needs to know of a model before it is loaded.
+
+    Attributes:
+        path: the model folder.
+        architecture: first entry of `architectures` in config.json.
+        num_layers: number of decoder blocks.
+        hidden_size: width of a hidden state.
+        vocab_size: rows of the embedding.
+        context_length: `max_position_embeddings`, in tokens.
+        dtype: the checkpoint's own dtype.
+        quantization: `quant_method` of the checkpoint, or None.
+    """
+
+    path: Path
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    dtype: str
+    quantization: str | None
+
+
+def read_model(path: Path) -> ModelInfo:
+    """Read a model folder's config.json.
+
+    Raises:
+        ModelNotFoundError: the folder does not exist.
+        NotAModelError: it has no readable config.json, no weights, or lacks a needed field.
+    """
+    if not path.is_dir():
+        raise ModelNotFoundError(f"model folder {path} does not exist; give a folder with config.json and weights")
+    config = _read_config(path)
+    if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
+        raise NotAModelError(f"{path} has config.json but no weights ({', '.join(WEIGHT_PATTERNS)}); is it complete?")
+    return _describe(path, config)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """List the files that hold the weights, sorted by name; safetensors where there are any, as SGLang prefers them."""
+    for pattern in WEIGHT_PATTERNS:
+        if found := sorted(path.glob(pattern)):
+            return found
+    return []
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    file = path / "config.json"
+    if not file.is_file():
+        raise NotAModelError(f"{path} is not a model folder: it has no config.json; give a Hugging Face model folder")
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise NotAModelError(f"{file} is not valid JSON ({error}); fetch the model again") from None
+    if not isinstance(config, dict):
+        raise NotAModelError(f"{file} holds a {type(config).__name__}, not an object; fetch the model again")
+    return config
+
+
+def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
+    text = config.get("text_config") or config
+    try:
+        return ModelInfo(
+            path=path,
+            architecture=str(config["architectures"][0]),
+            num_layers=int(text["num_hidden_layers"]),
+            hidden_size=int(text["hidden_size"]),
+            vocab_size=int(text["vocab_size"]),
+            context_length=int(text["max_position_embeddings"]),
+            dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
+            quantization=_quantization(config),
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise NotAModelError(
+            f"{path / 'config.json'} does not describe a causal language model: {type(error).__name__} {error}; "
+            "architectures, num_hidden_layers, hidden_size, vocab_size and max_position_embeddings are needed"
+        ) from None
+
+
+def _quantization(config: dict[str, Any]) -> str | None:
+    quantization = config.get("quantization_config")
+    return None if quantization is None else str(quantization["quant_method"])

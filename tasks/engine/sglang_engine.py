@@ -1,0 +1,325 @@
+"""The standalone SGLang forward: no server, no scheduler, no LM head. The only file that imports sglang.
+
+Written against SGLang 0.5.17, whose internals change with each release; `check_version` refuses any other.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import logging
+import operator
+import socket
+from array import array
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.engine import cpu_kernels
+from tasks.engine.architectures import get_architecture
+from tasks.engine.base import DTYPES, EngineOptions
+from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError, EngineVersionError
+from tasks.engine.models import read_model
+
+SGLANG_VERSION = "0.5.17"
+logger = logging.getLogger(__name__)
+
+
+def check_version() -> str:
+    """Return the installed SGLang version without importing SGLang.
+
+    Raises:
+        EngineVersionError: SGLang is missing or not `SGLANG_VERSION`.
+    """
+    try:
+        version = importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        raise EngineVersionError(f"sglang is not installed; pip install sglang=={SGLANG_VERSION}") from None
+    if version != SGLANG_VERSION:
+        raise EngineVersionError(
+            f"sglang {version} is installed, {SGLANG_VERSION} is needed (its internals change with each release); "
+            f"pip install sglang=={SGLANG_VERSION}"
+        )
+    return version
+
+
+class SGLangEngine:
+    """One model, loaded as SGLang serves it, run one EXTEND batch at a time; see `Engine`.
+
+    Raises:
+        EngineVersionError: another SGLang version is installed.
+        UnsupportedArchitectureError: the model is not in the table.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        check_version()
+        self.options = options
+        self._info = read_model(options.model)
+        self._architecture = get_architecture(self._info.architecture)
+        if options.device == "cpu":
+            cpu_kernels.install()
+        self._runner = _load_runner(options)
+        self._tap = _StateTap()
+        self._edges: dict[object, torch.Tensor] = {}
+        self._install_capture()
+
+    def forward(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
+        """Run one packed forward; see `Engine.forward`."""
+        num_tokens = sum(map(len, sequences))
+        self._check_batch(sequences, num_tokens)
+        try:
+            with torch.inference_mode():
+                final, between = self._extend(sequences)
+                return self._gather(num_tokens, final, between)
+        except torch.OutOfMemoryError as error:
+            raise EngineOutOfMemoryError(
+                f"a batch of {num_tokens} tokens in {len(sequences)} sequences does not fit the device ({error}); "
+                "lower max_batch_tokens"
+            ) from error
+        finally:
+            self._edges.clear()
+            self._runner.req_to_token_pool.clear()
+            self._runner.token_to_kv_pool_allocator.clear()
+
+    def close(self) -> None:
+        """Free the model and leave SGLang's process groups, so that another engine can start in this process."""
+        from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        del self._runner
+        cleanup_dist_env_and_memory()
+
+    def _check_batch(self, sequences: Sequence[npt.NDArray[np.int32]], num_tokens: int) -> None:
+        limit = self.options.max_batch_tokens
+        if num_tokens > limit or len(sequences) > self.options.max_sequences:
+            raise EngineStateError(
+                f"a batch of {num_tokens} tokens in {len(sequences)} sequences is over the engine's {limit} tokens in "
+                f"{self.options.max_sequences} sequences; make smaller batches"
+            )
+
+    # -- capture ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _body(self) -> Any:
+        return operator.attrgetter(self._architecture.body)(self._runner.model)
+
+    def _install_capture(self) -> None:
+        """Make the model hand out the streams of `options.layers`.
+
+        SGLang's setter covers 1..L-1: on Llama layer 0 would add a residual that is still None, and no model captures L.
+        Those two are taken by hooks on the first block and on the final norm.
+        """
+        model, body, num_layers = self._runner.model, self._body, self._info.num_layers
+        between = [layer for layer in self.options.layers if layer not in {0, num_layers, "final"}]
+        for block in body.layers:
+            block._is_layer_to_capture = False  # noqa: SLF001 - the MoE setters only ever add to this mark
+        if between:
+            getattr(model, self._architecture.setter)([int(layer) - 1 for layer in between])
+        body.layers[0].register_forward_pre_hook(functools.partial(self._keep_edge, 0), with_kwargs=True)
+        body.norm.register_forward_pre_hook(functools.partial(self._keep_edge, num_layers), with_kwargs=True)
+        model.logits_processor = self._tap
+        if self.options.device == "cpu" and self._architecture.mla:
+            _force_mla(body.layers)
+
+    def _keep_edge(self, layer: int, _module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the stream that enters the first block or the final norm."""
+        if layer not in self.options.layers:
+            return
+        if layer == 0:
+            hidden, residual = kwargs.get("hidden_states", args[1] if len(args) > 1 else None), None
+        else:
+            hidden, residual = args[0], args[1] if len(args) > 1 else None
+        # A copy either way: the fused add-and-norm kernels write into both of their inputs.
+        self._edges[layer] = hidden.clone() if residual is None else hidden + residual
+
+    def _gather(self, num_tokens: int, final: torch.Tensor, between: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Put the captured streams into one tensor, in the order of `options.layers`."""
+        rest = iter(between)
+        captured = [
+            final if layer == "final" else self._edges[layer] if layer in self._edges else next(rest, None)
+            for layer in self.options.layers
+        ]
+        shape = (num_tokens, len(captured), self._info.hidden_size)
+        states = torch.empty(shape, dtype=DTYPES[self.options.output_dtype], device=final.device)
+        for slot, (layer, stream) in enumerate(zip(self.options.layers, captured, strict=True)):
+            if stream is None or tuple(stream.shape) != (num_tokens, self._info.hidden_size):
+                got = None if stream is None else tuple(stream.shape)
+                raise EngineStateError(f"layer {layer} gave {got}, expected {(num_tokens, self._info.hidden_size)}")
+            states[:, slot].copy_(stream)
+        return states
+
+    # -- one EXTEND batch --------------------------------------------------------------------------------------------
+
+    def _extend(self, sequences: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Run the batch; returns (final: [num_tokens, hidden_size], the streams that SGLang's setter captured)."""
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+
+        batch = self._make_batch(sequences)
+        forward_batch = ForwardBatch.init_new(
+            batch,
+            self._runner,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            return_hidden_states_before_norm=False,
+        )
+        final, between = self._runner.forward(forward_batch).logits_output
+        if isinstance(between, torch.Tensor):
+            between = between.split(self._info.hidden_size, dim=-1)
+        return final, between or ()
+
+    def _make_batch(self, sequences: Sequence[npt.NDArray[np.int32]]) -> Any:
+        from sglang.srt.managers.schedule_batch import ScheduleBatch
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+        runner = self._runner
+        batch = ScheduleBatch.init_new(
+            reqs=[_make_request(str(index), ids) for index, ids in enumerate(sequences)],
+            req_to_token_pool=runner.req_to_token_pool,
+            token_to_kv_pool_allocator=runner.token_to_kv_pool_allocator,
+            tree_cache=_NoPrefixCache(
+                page_size=runner.server_args.page_size,
+                device=runner.device,
+                token_to_kv_pool_allocator=runner.token_to_kv_pool_allocator,
+            ),
+            model_config=runner.model_config,
+            enable_overlap=False,
+            spec_algorithm=SpeculativeAlgorithm.NONE,
+        )
+        batch.prepare_for_extend()
+        if batch.input_ids is None:
+            batch.input_ids = batch.prefill_input_ids_cpu.to(batch.device, non_blocking=True)
+            batch.prefill_input_ids_cpu = None
+        return batch
+
+
+class _StateTap(torch.nn.Module):
+    """Stands where the logits processor was and hands the states through, so that no LM head is computed."""
+
+    def forward(
+        self,
+        _input_ids: torch.Tensor,
+        hidden_states: torch.Tensor,
+        _lm_head: torch.nn.Module,
+        _forward_batch: Any,
+        aux_hidden_states: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[torch.Tensor, Any]:
+        return hidden_states, aux_hidden_states
+
+
+class _NoPrefixCache(SimpleNamespace):
+    """The least of a tree cache that `ScheduleBatch` asks for: no prefix is ever shared."""
+
+    def supports_swa(self) -> bool:
+        return False
+
+    def supports_mamba(self) -> bool:
+        return False
+
+    def supports_prefix_sharing(self) -> bool:
+        return False
+
+    def is_chunk_cache(self) -> bool:
+        return False
+
+    def is_tree_cache(self) -> bool:
+        return True
+
+    def evict(self, _params: Any) -> None:
+        """Nothing is cached."""
+
+    def maybe_hand_to_session(self, _req: Any) -> None:
+        """There are no sessions."""
+
+
+def _make_request(rid: str, input_ids: npt.NDArray[np.int32]) -> Any:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    request = Req(
+        rid=rid,
+        origin_input_text="",
+        origin_input_ids=array("q", input_ids.astype(np.int64).tobytes()),
+        sampling_params=SamplingParams(temperature=0, max_new_tokens=1),
+    )
+    request.full_untruncated_fill_ids = request.origin_input_ids
+    request.logprob_start_len = -1
+    request.set_extend_range(0, len(input_ids))
+    return request
+
+
+def _load_runner(options: EngineOptions) -> Any:
+    """Load weights and pools as SGLang's own `benchmark/one_batch.py` does."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.layers.moe import initialize_moe_config
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.runtime_context import publish
+
+    server_args = _server_args(options)
+    publish(server_args, role="scheduler")
+    initialize_moe_config(server_args)
+    with _free_port() as port:
+        runner = ModelRunner(
+            model_config=ModelConfig.from_server_args(server_args),
+            mem_fraction_static=server_args.mem_fraction_static,
+            gpu_id=0,
+            ps=_parallel_state(),
+            nccl_port=port,
+            server_args=server_args,
+        )
+    runner.alloc_memory_pool()
+    runner.init_attention_backends()
+    runner.init_cuda_graphs()
+    return runner
+
+
+def _server_args(options: EngineOptions) -> Any:
+    from sglang.srt.server_args import ServerArgs
+
+    on_cpu = options.device == "cpu"
+    return ServerArgs(
+        model_path=str(options.model),
+        device=options.device,
+        dtype=options.compute_dtype,
+        skip_tokenizer_init=True,
+        disable_radix_cache=True,
+        chunked_prefill_size=-1,
+        disable_cuda_graph=True,
+        disable_overlap_schedule=True,
+        max_total_tokens=options.max_batch_tokens,
+        max_prefill_tokens=options.max_batch_tokens,
+        max_running_requests=options.max_sequences,
+        mem_fraction_static=0.5 if on_cpu else None,  # must be given on CPU, where SGLang cannot work it out
+        attention_backend="torch_native" if on_cpu else "triton",
+        sampling_backend="pytorch",
+        random_seed=0,
+    )
+
+
+def _parallel_state() -> Any:
+    import sglang.srt.model_executor.model_runner as module
+
+    return module.ParallelState(
+        tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, dp_rank=None, dp_size=1,
+        attn_tp_rank=0, attn_tp_size=1, attn_cp_rank=0, attn_cp_size=1, attn_dp_rank=0, attn_dp_size=1,
+        moe_ep_rank=0, moe_ep_size=1, moe_dp_rank=None, moe_dp_size=1, dcp_size=1, gpu_id=0,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _free_port() -> Iterator[int]:
+    """A loopback port that was free a moment ago, for torch.distributed's rendezvous."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    yield port
+
+
+def _force_mla(blocks: Sequence[Any]) -> None:
+    """Take the absorbed MLA path on CPU, where `torch_native` has no entry in the dispatch table."""
+    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+
+    for block in blocks:
+        block.self_attn.dispatch_attn_forward_method = lambda _batch: AttnForwardMethod.MLA
