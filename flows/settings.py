@@ -1,0 +1,196 @@
+"""`Settings`: all settings of a run, their bounds, and where each value came from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from flows.errors import SettingsError
+from flows.sources import DEFAULT_CONFIG, ENVIRONMENT, PREFIX, did_you_mean, sources, unknown_setting
+from tasks.engine.layers import DEFAULT_LAYERS
+
+
+def _split_paths(value: Any) -> Any:
+    """Accept one path, a comma-separated string, or a JSON list (for names that have a comma)."""
+    if isinstance(value, Path):
+        return [value]
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return [part.strip() for part in value.split(",")]
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it should be a JSON list, or paths with commas between ({error})") from error
+
+
+def _join_layers(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
+
+
+class Computation(BaseSettings):
+    """What is computed: every one of these changes what is stored."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+    )
+
+    model: UserPath = Field(title="Model", description="folder of a Hugging Face model with its tokenizer")
+    data: Annotated[tuple[UserPath, ...], NoDecode, BeforeValidator(_split_paths)] = Field(
+        title="Data", description="JSON Lines files of chats, each line an object with messages", min_length=1
+    )
+    layers: Annotated[str, BeforeValidator(_join_layers)] = Field(
+        default=DEFAULT_LAYERS,
+        title="Layers",
+        description="comma-separated: k (the stream after k blocks), L, L-<n>, L//<n>, final (after the last norm)",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        title="Compute dtype",
+        description="dtype of the forward; auto is float32 on a CPU and the checkpoint's own on a GPU",
+    )
+    storage_dtype: Literal["bfloat16", "float32", "float16"] = Field(
+        default="bfloat16", title="Storage dtype", description="dtype that hidden states are rounded to when stored"
+    )
+    max_length: int | None = Field(
+        default=None, ge=1, title="Longest sample", description="in tokens; unset is the model's context length"
+    )
+    too_long: Literal["reject", "truncate"] = Field(
+        default="reject", title="Too long", description="what happens to a sample longer than the longest allowed"
+    )
+
+
+class Resources(BaseSettings):
+    """Where, with what and how carefully: none of these enters a digest."""
+
+    store: UserPath = Field(title="Store", description="folder of the store; made when missing")
+    devices: str = Field(
+        default="auto",
+        title="Devices",
+        description="auto, all, cpu, or GPU numbers such as 0,1 or 0-3; 0-7:tp2 makes groups of two",
+    )
+    max_batch_tokens: int | None = Field(
+        default=None, ge=1, title="Batch", description="tokens in one forward; unset is chosen for the device"
+    )
+    unit_tokens: int = Field(
+        default=1_000_000, ge=1, title="Unit of work", description="tokens an engine is given at a time, about"
+    )
+    encode_threads: int | None = Field(
+        default=None, ge=1, le=1024, title="Encoder threads", description="of each engine; unset is chosen by its CPUs"
+    )
+    validate_fraction: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        title="Validated share",
+        description="share of this run's samples that are read back and checked, 0 to 1",
+    )
+    compact: bool = Field(default=True, title="Compact", description="copy loose objects into packs at the end")
+    max_in_flight_bytes: int = Field(
+        default=2 << 30,
+        ge=1 << 20,
+        title="Bytes in flight",
+        description="of hidden states that wait to be written, in each engine, at most",
+    )
+
+
+class Settings(Resources, Computation):
+    """All settings of a run; flags and arguments > environment `AERIE_*` > `.env` > TOML > defaults.
+
+    The TOML file is `config` (an argument), else what AERIE_CONFIG names, else `aerie.toml` if there is one.
+
+    Raises:
+        ValidationError: a value is missing, unknown or out of bounds; `load_settings` says it in one line.
+        SettingsError: the environment or `.env` has an unknown `AERIE_*` key, or a settings file cannot be read.
+    """
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - ours stand in for pydantic-settings' own
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put our sources, which refuse unknown keys, in their order of precedence."""
+        given = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
+        return tuple(sources(settings_cls, given).values())
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One setting, its value, and where the value came from."""
+
+    name: str
+    value: Any
+    source: str
+
+
+def load_settings(**given: Any) -> Settings:
+    """Make `Settings` of what is given and what the environment, `.env` and TOML add.
+
+    Raises:
+        SettingsError: one line with the key, the value, the limit, where the value came from, and the cure.
+    """
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error.errors(), _values_by_source(given))) from error
+
+
+def explain_settings(**given: Any) -> list[Explained]:
+    """Return every setting with its value and its source: flag, environment AERIE_X, .env, a TOML file, or default.
+
+    Raises:
+        SettingsError: as `load_settings`.
+    """
+    settings = load_settings(**given)
+    values = _values_by_source(given)
+    return [Explained(name, getattr(settings, name), _source_of(name, values)) for name in Settings.model_fields]
+
+
+def _values_by_source(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: source() for name, source in sources(Settings, given).items()}
+
+
+def _source_of(name: str, values: Mapping[str, Mapping[str, Any]]) -> str:
+    source = next((source for source, known in values.items() if name in known), "default")
+    return f"{ENVIRONMENT} {PREFIX}{name.upper()}" if source == ENVIRONMENT else source
+
+
+def _one_line(errors: list[ErrorDetails], values: Mapping[str, Mapping[str, Any]]) -> str:
+    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+    missing = [str(error["loc"][0]) for error in errors if error["type"] == "missing"]
+    if missing and not unknown:
+        name = missing[0]
+        cure = f"--{name.replace('_', '-')}, {PREFIX}{name.upper()}, or {name} in {DEFAULT_CONFIG}"
+        return f"settings without a value: {', '.join(missing)}; give {cure}"
+    return "; ".join(_describe(error, values) for error in unknown or errors)
+
+
+def _describe(error: ErrorDetails, values: Mapping[str, Mapping[str, Any]]) -> str:
+    name = str(error["loc"][0])
+    source = _source_of(name, values)
+    if error["type"] == "extra_forbidden":
+        return unknown_setting(name, source, did_you_mean(name, Settings.model_fields))
+    problem = " ".join(error["msg"].split())
+    return f"{name} = {error['input']!r} ({source}): {problem}"
