@@ -1,1 +1,8 @@
-"""storage."""
+"""Bytes and arrays: the store of hidden states (docs/format.md)."""
+
+from storage.errors import StorageError
+from storage.samples import Sample
+from storage.specs import StateSpec, TokensSpec
+from storage.store import Store, init_store, open_store
+
+__all__ = ["Sample", "StateSpec", "StorageError", "Store", "TokensSpec", "init_store", "open_store"]

@@ -1,0 +1,73 @@
+"""The one codec chain of inner chunks: bytes (little-endian), blosc, crc32c; the same bytes as zarr's own pipeline."""
+
+import struct
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+from numcodecs import Blosc, blosc
+
+from storage.errors import ChecksumError, CorruptObjectError, TornObjectError
+
+TOKENS_PER_CHUNK = 256
+# Blosc's own block size cuts the exponent plane into pieces too small for zstd: ratio 1.24 instead of 1.42.
+BLOCK_BYTES = 1 << 20
+CHECKSUM_BYTES = 4
+
+BLOSC = Blosc(cname="zstd", clevel=1, shuffle=Blosc.SHUFFLE, blocksize=BLOCK_BYTES)
+# Callers encode on threads of their own; Blosc's would fight with them over the cores.
+blosc.set_nthreads(1)
+
+
+def crc32c(data: bytes, value: int = 0) -> int:
+    """Return the CRC-32C of `data`, continuing from `value`."""
+    return int(google_crc32c.extend(value, data))
+
+
+def add_checksum(data: bytes) -> bytes:
+    """Return `data` followed by its CRC-32C, as Zarr's crc32c codec does."""
+    return data + struct.pack("<I", crc32c(data))
+
+
+def strip_checksum(data: bytes, what: str) -> bytes:
+    """Return `data` without its trailing CRC-32C.
+
+    Raises:
+        TornObjectError: `data` is too short to hold one.
+        ChecksumError: it does not match.
+    """
+    if len(data) < CHECKSUM_BYTES:
+        raise TornObjectError(f"{what} has {len(data)} bytes, less than a checksum; repair the store")
+    body = data[:-CHECKSUM_BYTES]
+    (stored,) = struct.unpack("<I", data[-CHECKSUM_BYTES:])
+    if crc32c(body) != stored:
+        raise ChecksumError(f"{what} has crc32c {crc32c(body):08x}, stored is {stored:08x}; repair the store")
+    return body
+
+
+def encode_chunk(values: npt.NDArray[Any]) -> bytes:
+    """Encode one inner chunk, `[TOKENS_PER_CHUNK, 1, hidden_size]` in little-endian and C order."""
+    return add_checksum(BLOSC.encode(values))
+
+
+def decode_chunk(encoded: bytes, dtype: np.dtype[Any], hidden_size: int, what: str) -> npt.NDArray[Any]:
+    """Decode one inner chunk to `[TOKENS_PER_CHUNK, hidden_size]`.
+
+    Raises:
+        CorruptObjectError: the checksum, the compressed stream or the size is wrong.
+    """
+    compressed = strip_checksum(encoded, what)
+    try:
+        raw = BLOSC.decode(compressed)
+    except RuntimeError as error:
+        raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; repair the store") from error
+    expected = TOKENS_PER_CHUNK * hidden_size * dtype.itemsize
+    if len(raw) != expected:
+        raise CorruptObjectError(f"{what} decodes to {len(raw)} bytes, expected {expected}; repair the store")
+    return np.frombuffer(raw, dtype).reshape(TOKENS_PER_CHUNK, hidden_size)
+
+
+def chunk_count(num_tokens: int) -> int:
+    """Return how many inner chunks cover `num_tokens` rows of one layer."""
+    return -(-num_tokens // TOKENS_PER_CHUNK)

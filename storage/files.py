@@ -1,0 +1,189 @@
+"""Atomic commit of folders: staging, fsync, rename; and sweeping what dead processes left. No locks."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from storage.errors import CorruptObjectError, StoreFullError, StoreNotFoundError, StoreReadOnlyError, TornObjectError
+
+STAGING = "tmp"
+FULL = {errno.ENOSPC, errno.EDQUOT}
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+
+
+@contextmanager
+def clear_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
+    """Turn the OSErrors of a full or read-only file system into one-line storage errors.
+
+    Raises:
+        StoreFullError: no room or quota left.
+        StoreReadOnlyError: writing is refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            need = "" if needed_bytes is None else f" (up to {needed_bytes} bytes were needed)"
+            raise StoreFullError(f"no space left at {path}{need}; free some and run again") from error
+        if error.errno in READ_ONLY:
+            raise StoreReadOnlyError(f"cannot write at {path}: {error.strerror}; choose a writable store") from error
+        raise
+
+
+@contextmanager
+def staging(root: Path, needed_bytes: int | None = None) -> Iterator[Path]:
+    """Give a fresh staging folder below `root`; whatever was not committed is removed at the end.
+
+    Raises:
+        StoreNotFoundError: `root` is not a folder.
+        StoreFullError, StoreReadOnlyError: as `clear_errors`.
+    """
+    if not root.is_dir():
+        raise StoreNotFoundError(f"{root} is not a folder; create the store first")
+    folder = root / STAGING / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    with clear_errors(root, needed_bytes):
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            if folder.exists():
+                shutil.rmtree(folder)
+
+
+def write_file(path: Path, parts: Iterable[bytes]) -> int:
+    """Create `path` with the bytes of `parts`, on disk when this returns; give their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        num_bytes = sum(file.write(part) for part in parts)
+        file.flush()
+        os.fsync(file.fileno())
+    return num_bytes
+
+
+def commit(staged: Path, final: Path) -> bool:
+    """Rename a staged folder, whose files are on disk, into its place.
+
+    Returns:
+        True if this call committed; False if somebody else had, and `staged` is left for `staging` to remove.
+    """
+    for folder, _, _ in os.walk(staged, topdown=False):
+        _sync_folder(Path(folder))
+    _make_folder(final.parent)
+    try:
+        staged.rename(final)
+    except OSError as error:
+        if error.errno in TAKEN:
+            return False
+        raise
+    _sync_folder(final.parent)
+    return True
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path` in one step, replacing what is there."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    _make_folder(path.parent)
+    try:
+        write_file(temporary, [data])
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def remove_folders(root: Path, folders: Iterable[Path]) -> None:
+    """Remove committed folders: each leaves its place in one step, then its files go. One that is gone is no error."""
+    with staging(root) as staged:
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                folder.rename(staged / folder.name)
+                shutil.rmtree(staged / folder.name)
+
+
+def sweep(root: Path) -> int:
+    """Remove staging folders whose process of this host is dead; give their number."""
+    if not (root / STAGING).is_dir():
+        return 0
+    stale = [folder for folder in (root / STAGING).iterdir() if _is_stale(folder.name)]
+    for folder in stale:
+        # Another process may be sweeping the same folder; what is left over goes with the next sweep.
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(stale)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the sum of the sizes of all files below `folder`; a folder that is missing has none."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        total += sum(_file_bytes(Path(parent, name)) for name in names)
+    return total
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # compacted away since it was listed
+        return 0
+
+
+def _is_stale(name: str) -> bool:
+    host, _, rest = name.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # alive, another user's
+        return False
+    return False
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def missing_is_torn(what: str) -> Iterator[None]:
+    """Turn a missing file into a TornObjectError that names `what`."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise TornObjectError(f"{what} lacks {error.filename}; repair the store") from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptObjectError: the file holds something else.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CorruptObjectError(f"{path} is not JSON: {error}; repair the store") from error
+    if not isinstance(document, dict):
+        raise CorruptObjectError(f"{path} holds {type(document).__name__}, not an object; repair the store")
+    return document

@@ -1,0 +1,136 @@
+"""Loose objects: one Zarr group a sample, committed by rename."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.arrays import encode_document, group_document, hidden_states_document
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, encode_chunk
+from storage.columns import DOCUMENT, Column, chunk_path, write_column
+from storage.digests import sample_hash
+from storage.errors import CorruptObjectError, SampleShapeError
+from storage.files import commit, folder_bytes, read_document, staging, write_file
+from storage.layout import FORMAT_VERSION, check_version, object_path
+from storage.samples import StateArray, StoredRows
+from storage.shards import ShardIndex
+from storage.specs import StateSpec, bits_of
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What `ObjectWriter.write` did.
+
+    Attributes:
+        sample_hash: the sample's name.
+        num_tokens: rows stored.
+        raw_bytes: its states in the storage dtype, uncompressed.
+        stored_bytes: all files of its object.
+        existed: it was there already, or another writer was faster; nothing was written.
+    """
+
+    sample_hash: str
+    num_tokens: int
+    raw_bytes: int
+    stored_bytes: int
+    existed: bool
+
+
+class ObjectWriter:
+    """Write loose objects of one spec; may be shared by threads, and encoding releases the GIL.
+
+    Raises:
+        StoreNotFoundError, NotAStoreError, StoreVersionError: `store_path` is no store of this version.
+    """
+
+    def __init__(self, store_path: Path, spec: StateSpec) -> None:
+        check_version(store_path)
+        self._store = store_path
+        self._spec = spec
+        self._digest = spec.digest()
+
+    def write(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> ObjectInfo:
+        """Store one sample, wholly or not at all; on disk when this returns.
+
+        Args:
+            input_ids: int32[num_tokens].
+            hidden_states: [num_tokens, num_captured, hidden_size] in the storage dtype (bfloat16 also as uint16 bits).
+
+        Raises:
+            SampleShapeError, SpecError: the arrays do not fit each other or the spec.
+            StoreFullError, StoreReadOnlyError: the store cannot be written.
+        """
+        states = self._checked(input_ids, hidden_states)
+        name = sample_hash(input_ids)
+        final = object_path(self._store, self._digest, name)
+        if final.exists():
+            return ObjectInfo(name, len(input_ids), states.nbytes, folder_bytes(final), existed=True)
+        with staging(self._store, states.nbytes) as staged:
+            self._write_group(staged, name, input_ids, states)
+            stored_bytes = folder_bytes(staged)
+            committed = commit(staged, final)
+        return ObjectInfo(name, len(input_ids), states.nbytes, stored_bytes, existed=not committed)
+
+    def _checked(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if input_ids.ndim != 1 or not len(input_ids):
+            raise SampleShapeError(f"input_ids have shape {input_ids.shape}; give [num_tokens] with at least one token")
+        expected = (len(input_ids), self._spec.num_captured, self._spec.hidden_size)
+        if hidden_states.shape != expected:
+            raise SampleShapeError(
+                f"hidden_states have shape {hidden_states.shape}; {expected} was expected from ids and spec"
+            )
+        return bits_of(hidden_states, self._spec)
+
+    def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
+        for path, document in loose_documents(self._spec, self._digest, name, len(input_ids)).items():
+            write_file(folder / path, [encode_document(document)])
+        write_file(chunk_path(folder / "hidden_states", 0, 3), _shard_parts(states))
+        write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
+
+
+def loose_documents(spec: StateSpec, spec_digest: str, name: str, num_tokens: int) -> dict[str, dict[str, Any]]:
+    """Return the zarr.json documents of a loose object, but that of `input_ids`, by path."""
+    attributes = {
+        "format_version": FORMAT_VERSION,
+        "sample_hash": name,
+        "spec_digest": spec_digest,
+        "num_tokens": num_tokens,
+        "layers": list(spec.layers),
+    }
+    shard_rows = chunk_count(num_tokens) * TOKENS_PER_CHUNK
+    return {
+        DOCUMENT: group_document(attributes),
+        f"hidden_states/{DOCUMENT}": hidden_states_document(spec, num_tokens, shard_rows),
+    }
+
+
+def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
+    """Return the rows of a loose object.
+
+    Raises:
+        FileNotFoundError: the object, or a file of it, is missing.
+        CorruptObjectError: its metadata is damaged.
+    """
+    attributes = read_document(folder / DOCUMENT).get("attributes")
+    num_tokens = attributes.get("num_tokens") if isinstance(attributes, dict) else None
+    if not isinstance(num_tokens, int) or num_tokens < 1:
+        raise CorruptObjectError(f"{folder / DOCUMENT} says num_tokens {num_tokens!r}; repair the store")
+    states = StateArray(folder / "hidden_states", spec, chunk_count(num_tokens) * TOKENS_PER_CHUNK)
+    return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens)
+
+
+def _shard_parts(states: npt.NDArray[Any]) -> Iterator[bytes]:
+    num_tokens, num_captured, hidden_size = states.shape
+    index = ShardIndex()
+    for chunk in range(chunk_count(num_tokens)):
+        rows = states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
+        for slot in range(num_captured):
+            padded = np.zeros((TOKENS_PER_CHUNK, hidden_size), states.dtype)
+            padded[: len(rows)] = rows[:, slot]
+            encoded = encode_chunk(padded)
+            index.append(len(encoded))
+            yield encoded
+    yield index.encode(len(index))

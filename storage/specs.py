@@ -1,0 +1,192 @@
+"""What states and tokens depend on: `StateSpec`, `TokensSpec`, their JSON and their digests."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.digests import canonical_json, sha256_hex
+from storage.errors import SpecError
+
+LayerId = int | Literal["final"]
+Scalar = str | int | float | bool
+
+# Zarr v3 has no bfloat16: its bits are stored as uint16.
+STORED_DTYPES: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype("<u2"),
+    "float16": np.dtype("<f2"),
+    "float32": np.dtype("<f4"),
+}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _require(fits: bool, name: str, value: object, rule: str) -> None:
+    if not fits:
+        raise SpecError(f"spec field {name} is {value!r}; it must be {rule}")
+
+
+def _require_canonical_layers(layers: tuple[LayerId, ...], num_layers: int) -> None:
+    numbers = layers[:-1] if layers[-1:] == ("final",) else layers
+    in_range = all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k <= num_layers for k in numbers)
+    ascending = in_range and all(a < b for a, b in pairwise(int(k) for k in numbers))
+    rule = f"ascending ids in 0..{num_layers} without repeats, then 'final' if it is captured"
+    _require(isinstance(layers, tuple) and bool(layers) and ascending, "layers", layers, rule)
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """All that a hidden state depends on; its digest names the states in the store.
+
+    Attributes:
+        model_fingerprint: digest of weights and config.
+        architecture: Hugging Face architecture, e.g. `LlamaForCausalLM`.
+        num_layers: blocks of the model.
+        hidden_size: width of the residual stream.
+        layers: transformers `hidden_states` indexes, ascending: 0 = embeddings, k = the stream after k blocks,
+            `num_layers` = before the final norm; then `"final"` = after it.
+        compute_dtype: dtype of the forward.
+        storage_dtype: `bfloat16`, `float16` or `float32`.
+        quantization: the model's quantization method, if any.
+        engine: name of the engine.
+        engine_version: its exact version.
+        numerics: anything else that changes values.
+
+    Raises:
+        SpecError: a field is not valid.
+    """
+
+    model_fingerprint: str
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    layers: tuple[LayerId, ...]
+    compute_dtype: str
+    storage_dtype: str
+    quantization: str | None
+    engine: str
+    engine_version: str
+    numerics: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("model_fingerprint", "architecture", "compute_dtype", "engine", "engine_version"):
+            _require(_is_text(getattr(self, name)), name, getattr(self, name), "a non-empty string")
+        for name in ("num_layers", "hidden_size"):
+            _require(_is_count(getattr(self, name)), name, getattr(self, name), "an integer of at least 1")
+        _require(
+            self.storage_dtype in STORED_DTYPES, "storage_dtype", self.storage_dtype, f"one of {list(STORED_DTYPES)}"
+        )
+        _require(
+            self.quantization is None or _is_text(self.quantization), "quantization", self.quantization, "text or None"
+        )
+        _require_canonical_layers(self.layers, self.num_layers)
+        _require_scalars("numerics", self.numerics)
+
+    @property
+    def num_captured(self) -> int:
+        """Number of captured layers, the middle axis of `hidden_states`."""
+        return len(self.layers)
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """The numpy dtype on disk: uint16 for bfloat16."""
+        return STORED_DTYPES[self.storage_dtype]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Raw bytes of one token's states in the storage dtype, before compression."""
+        return self.num_captured * self.hidden_size * self.stored_dtype.itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values; `from_json` takes it back."""
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            "layers": list(self.layers),
+            "numerics": dict(self.numerics),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "StateSpec":
+        """Read what `to_json` returned.
+
+        Raises:
+            SpecError: a key is unknown or missing, or a value is not valid.
+        """
+        unknown = sorted(set(document) ^ {f.name for f in fields(cls)})
+        _require(not unknown, "names", sorted(document), f"exactly those of StateSpec; unknown or missing: {unknown}")
+        _require(isinstance(document["layers"], list), "layers", document["layers"], "a list")
+        return cls(**{**document, "layers": tuple(document["layers"])})
+
+    def digest(self) -> str:
+        """Return the spec digest: sha256 of the canonical JSON of `to_json()`."""
+        return sha256_hex(canonical_json(self.to_json()))
+
+
+def _require_scalars(name: str, values: Mapping[str, Any]) -> None:
+    fits = all(isinstance(k, str) and isinstance(v, Scalar | None) for k, v in values.items())
+    _require(fits, name, values, "a mapping of strings to scalars")
+    canonical_json(dict(values))
+
+
+@dataclass(frozen=True)
+class TokensSpec:
+    """All that a tokens artifact depends on; its digest names the artifact.
+
+    Attributes:
+        data: content digests of the data files, in order.
+        tokenizer: digest of the tokenizer.
+        chat_template: digest of the chat template.
+        options: what else the caller chose, e.g. the length limit.
+        code_version: raised when the tokenization code changes its output.
+
+    Raises:
+        SpecError: a field is not valid.
+    """
+
+    data: tuple[str, ...]
+    tokenizer: str
+    chat_template: str
+    options: Mapping[str, Scalar | None] = field(default_factory=dict, hash=False)
+    code_version: int = 1
+
+    def __post_init__(self) -> None:
+        is_list_of_text = isinstance(self.data, tuple) and bool(self.data) and all(_is_text(item) for item in self.data)
+        _require(is_list_of_text, "data", self.data, "a non-empty tuple of digests")
+        _require(_is_text(self.tokenizer), "tokenizer", self.tokenizer, "a non-empty string")
+        _require(_is_text(self.chat_template), "chat_template", self.chat_template, "a non-empty string")
+        _require(_is_count(self.code_version), "code_version", self.code_version, "an integer of at least 1")
+        _require_scalars("options", self.options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values."""
+        return {**asdict(self), "data": list(self.data), "options": dict(self.options)}
+
+    def digest(self) -> str:
+        """Return the tokens digest: sha256 of the canonical JSON of `to_json()`."""
+        return sha256_hex(canonical_json(self.to_json()))
+
+
+def bits_of(values: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
+    """Return `values` in the dtype stored on disk without converting: bfloat16 becomes its uint16 bits.
+
+    Raises:
+        SpecError: the dtype is not the spec's storage dtype.
+    """
+    if values.dtype == spec.stored_dtype:
+        return values
+    _require(
+        values.dtype.name == spec.storage_dtype,
+        "storage_dtype",
+        spec.storage_dtype,
+        f"the dtype of the states, {values.dtype}",
+    )
+    return values.view(spec.stored_dtype)

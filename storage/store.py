@@ -1,0 +1,194 @@
+"""A store as a mapping from sample hash to sample; creating and opening one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from storage.digests import canonical_json, sha256_hex
+from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
+from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging, sweep
+from storage.layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    HEADER,
+    check_version,
+    entries,
+    loose_hashes,
+    object_path,
+    objects_folder,
+    packs_folder,
+    spec_path,
+)
+from storage.objects import open_loose
+from storage.pack_index import Pack, pack_ids, removed_hashes
+from storage.samples import Sample, StoredRows
+from storage.specs import StateSpec
+
+
+def init_store(path: Path) -> None:
+    """Make sure that `path` is a store of this version that can be written, and sweep what dead processes left in it.
+
+    Raises:
+        NotAStoreError: the folder holds something else.
+        StoreVersionError: the store has another version.
+        StoreReadOnlyError, StoreFullError: it cannot be written.
+    """
+    if path.exists() and not path.is_dir():
+        raise NotAStoreError(f"{path} is a file; give the path of a folder")
+    with clear_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / HEADER).exists():
+            _write_header(path)
+    check_version(path)
+    with staging(path):  # proves that it can be written
+        sweep(path)
+
+
+def _write_header(path: Path) -> None:
+    # Names that start with a dot: another process's header on its way.
+    foreign = sorted(entry.name for entry in entries(path) if not entry.name.startswith(f".{HEADER}"))
+    if foreign and HEADER not in foreign:
+        raise NotAStoreError(
+            f"{path} is not empty and no store (it holds {foreign[0]!r}); give an empty folder or a store"
+        )
+    replace_file(path / HEADER, canonical_json({"format": FORMAT, "format_version": FORMAT_VERSION}))
+
+
+def add_spec(path: Path, spec: StateSpec) -> str:
+    """Record a spec in the store, if it is not there yet; return its digest.
+
+    Raises:
+        CorruptObjectError: the spec recorded under this digest is another.
+        StoreReadOnlyError, StoreFullError: the store cannot be written.
+    """
+    check_version(path)
+    digest = spec.digest()
+    if spec_path(path, digest).exists():
+        read_spec(path, digest)
+        return digest
+    with clear_errors(path):
+        replace_file(spec_path(path, digest), canonical_json(spec.to_json()))
+    return digest
+
+
+def read_spec(path: Path, spec_digest: str) -> StateSpec:
+    """Read a recorded spec.
+
+    Raises:
+        SpecError: there is none of this digest.
+        CorruptObjectError: the file does not have the digest that names it.
+    """
+    file = spec_path(path, spec_digest)
+    if not file.exists():
+        raise SpecError(f"{path} has no spec {spec_digest}; it has {spec_digests(path)}")
+    if sha256_hex(file.read_bytes()) != spec_digest:
+        raise CorruptObjectError(
+            f"{file} does not have the digest in its name; restore it, or write it again with the same job"
+        )
+    return StateSpec.from_json(read_document(file))
+
+
+def spec_digests(path: Path) -> list[str]:
+    """List the digests of the recorded specs."""
+    return sorted(
+        entry.name.removesuffix(".json") for entry in entries(path / "specs") if not entry.name.startswith(".")
+    )
+
+
+def open_store(path: Path | str, spec_digest: str | None = None) -> "Store":
+    """Open the states of one spec for reading.
+
+    Args:
+        path: the store's folder.
+        spec_digest: a digest or a unique prefix of one; may be left out when the store has one spec.
+
+    Raises:
+        StoreNotFoundError, NotAStoreError, StoreVersionError: `path` is no store of this version.
+        SpecError: no spec, or more than one, fits.
+        CorruptObjectError: the spec or a pack's index is damaged.
+    """
+    path = Path(path)
+    check_version(path)
+    known = spec_digests(path)
+    fitting = [digest for digest in known if digest.startswith(spec_digest or "")]
+    if len(fitting) != 1:
+        wanted = "any" if spec_digest is None else repr(spec_digest)
+        raise SpecError(f"{len(fitting)} specs of {path} fit {wanted}, exactly one must; it has {known}")
+    return Store(path, read_spec(path, fitting[0]))
+
+
+class Store(Mapping[str, Sample]):
+    """The samples of one spec, by sample hash, as of opening or the last `refresh`.
+
+    Args:
+        path: the store's folder.
+        spec: the spec of the states to read.
+    """
+
+    def __init__(self, path: Path, spec: StateSpec) -> None:
+        self.path = path
+        self.spec = spec
+        self.spec_digest = spec.digest()
+        self._packs: dict[str, Pack] = {}
+        self._packed: dict[str, tuple[str, int]] = {}
+        self._loose: set[str] = set()
+        self.refresh()
+
+    def __len__(self) -> int:
+        return len(self._packed.keys() | self._loose)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._packed.keys() | self._loose))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._packed or name in self._loose
+
+    def __getitem__(self, name: str) -> Sample:
+        return Sample(name, self.spec, lambda: self._locate(name))
+
+    def missing(self, hashes: Iterable[str]) -> list[str]:
+        """Return those of `hashes` that the store lacks, in their order; no payload is read."""
+        return [name for name in hashes if name not in self]
+
+    def stored_bytes(self) -> int:
+        """Return the bytes of all files of the spec's objects and packs."""
+        folders = (objects_folder(self.path, self.spec_digest), packs_folder(self.path, self.spec_digest))
+        return sum(map(folder_bytes, folders))
+
+    def refresh(self) -> None:
+        """Look again at what the store holds: directory listings and the indexes of new packs.
+
+        Raises:
+            CorruptObjectError: a pack's index is damaged.
+        """
+        # Loose first: a sample that moves into a pack meanwhile is then seen in one place at least.
+        loose = set(loose_hashes(self.path, self.spec_digest))
+        packs = {
+            pack_id: self._packs.get(pack_id) or self._open_pack(pack_id)
+            for pack_id in pack_ids(self.path, self.spec_digest)
+        }
+        packed: dict[str, tuple[str, int]] = {}
+        for pack_id, pack in packs.items():
+            removed = removed_hashes(self.path, self.spec_digest, pack_id)
+            live = ((name, (pack_id, i)) for i, name in enumerate(pack.sample_hashes) if name not in removed)
+            packed.update(live)
+        self._loose, self._packs, self._packed = loose, packs, packed
+
+    def _open_pack(self, pack_id: str) -> Pack:
+        with missing_is_torn(f"pack {pack_id}"):
+            return Pack(packs_folder(self.path, self.spec_digest) / pack_id, self.spec, pack_id)
+
+    def _locate(self, name: str) -> StoredRows:
+        try:
+            return self._rows(name)
+        except FileNotFoundError:  # moved into a pack since the last listing
+            self.refresh()
+        with missing_is_torn(f"sample {name}"):
+            return self._rows(name)
+
+    def _rows(self, name: str) -> StoredRows:
+        if name in self._packed:
+            pack_id, position = self._packed[name]
+            return self._packs[pack_id].rows(position)
+        if name in self._loose:
+            return open_loose(object_path(self.path, self.spec_digest, name), self.spec)
+        raise SampleNotFoundError(f"{self.path} has no sample {name} of spec {self.spec_digest[:12]}; extract it first")

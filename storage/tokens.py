@@ -1,0 +1,226 @@
+"""The tokens artifact: token ids, loss masks and sample hashes of the kept rows, and the accounting of all rows."""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.arrays import encode_document, group_document
+from storage.columns import DOCUMENT, Column, ColumnWriter
+from storage.digests import canonical_json, sample_hash, sha256_hex
+from storage.errors import ChecksumError, CorruptObjectError, SampleShapeError
+from storage.files import commit, missing_is_torn, read_document, staging, write_file
+from storage.layout import FORMAT_VERSION, tokens_folder
+from storage.specs import TokensSpec
+
+REJECTS = "rejects.jsonl"
+CHUNK_ROWS = 1 << 18
+# name: dtype, shape of a row
+COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "input_ids": ("<i4", ()),
+    "loss_mask": ("u1", ()),
+    "offsets": ("<i8", ()),
+    "sample_hash": ("u1", (32,)),
+    "row": ("<i8", ()),
+}
+
+
+class TokensWriter:
+    """Write a tokens artifact in bounded memory; a context manager that discards what was not committed.
+
+    Args:
+        root: the store, or any folder.
+        spec: names the artifact.
+
+    Raises:
+        StoreNotFoundError, StoreReadOnlyError, StoreFullError: `root` cannot be written.
+    """
+
+    def __init__(self, root: Path, spec: TokensSpec) -> None:
+        self._root = root
+        self._spec = spec
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(staging(root))
+        self._columns = {
+            name: ColumnWriter(self._folder / name, dtype, CHUNK_ROWS, row) for name, (dtype, row) in COLUMNS.items()
+        }
+        self._columns["offsets"].append(np.zeros(1, "<i8"))
+        self._rejects = self._stack.enter_context((self._folder / REJECTS).open("xb"))
+        self._rejects_sha256 = hashlib.sha256()
+        self._rejected: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def append(self, input_ids: npt.NDArray[np.int32], loss_mask: npt.NDArray[np.uint8], row: int) -> str:
+        """Keep one row; return its sample hash. The same sample may come again under another row.
+
+        Args:
+            input_ids: int32[num_tokens].
+            loss_mask: uint8[num_tokens], 1 where the token is learnt.
+            row: 0-based number of the row over all data files.
+
+        Raises:
+            SampleShapeError: the arrays differ in shape, are empty, or the mask is not uint8.
+        """
+        if (
+            input_ids.ndim != 1
+            or input_ids.shape != loss_mask.shape
+            or not len(input_ids)
+            or loss_mask.dtype != np.uint8
+        ):
+            raise SampleShapeError(
+                f"row {row}: input_ids {input_ids.shape}, loss_mask {loss_mask.dtype}{loss_mask.shape}; "
+                "give int32 and uint8 of one shape [num_tokens], at least one token"
+            )
+        name = sample_hash(input_ids)
+        total = self._columns["input_ids"].num_rows + len(input_ids)
+        self._columns["input_ids"].append(input_ids)
+        self._columns["loss_mask"].append(loss_mask)
+        self._columns["offsets"].append(np.array([total], "<i8"))
+        self._columns["sample_hash"].append(np.frombuffer(bytes.fromhex(name), "u1")[None])
+        self._columns["row"].append(np.array([row], "<i8"))
+        return name
+
+    def reject(self, file: str, line: int, row: int, reason: str, hint: str) -> None:
+        """Count a row that is not kept, and write down which, why, and what would help."""
+        document = {"file": file, "line": line, "row": row, "reason": reason, "hint": hint}
+        text = json.dumps(document, ensure_ascii=True).encode("ascii") + b"\n"
+        self._rejects.write(text)
+        self._rejects_sha256.update(text)
+        self._rejected[reason] += 1
+
+    def commit(self) -> "Tokens":
+        """Put the artifact in its place, or take the one that another process put there; return it opened."""
+        for column in self._columns.values():
+            column.close()
+        self._rejects.flush()
+        os.fsync(self._rejects.fileno())
+        write_file(self._folder / DOCUMENT, [encode_document(group_document(self._attributes()))])
+        digest = self._spec.digest()
+        commit(self._folder, tokens_folder(self._root, digest))
+        return Tokens(tokens_folder(self._root, digest), digest)
+
+    def _attributes(self) -> dict[str, Any]:
+        rejected = dict(sorted(self._rejected.items()))
+        return {
+            "format_version": FORMAT_VERSION,
+            "tokens_spec": self._spec.to_json(),
+            "accounting": {"in": self._columns["row"].num_rows + sum(rejected.values()), "rejected": rejected},
+            "rejects_sha256": self._rejects_sha256.hexdigest(),
+        }
+
+
+def open_tokens(store_path: Path, tokens_digest: str) -> "Tokens | None":
+    """Open a tokens artifact; None if there is none of this digest.
+
+    Raises:
+        CorruptObjectError: its metadata is damaged.
+    """
+    folder = tokens_folder(store_path, tokens_digest)
+    return Tokens(folder, tokens_digest) if folder.exists() else None
+
+
+class Tokens:
+    """A tokens artifact on disk; every read is checked against its checksum.
+
+    Attributes:
+        digest: its name.
+        offsets: int64[n + 1]; row i has tokens offsets[i] to offsets[i + 1].
+        rows: int64[n], 0-based number of each kept row over all data files.
+        accounting: `{"in": rows read, "rejected": {reason: rows}}`; `in` is `len(self)` plus the rejected.
+
+    Raises:
+        CorruptObjectError: the artifact is damaged (here or while reading).
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.digest = digest
+        self._folder = folder
+        with missing_is_torn(f"tokens artifact {digest}"):
+            self._attributes = self._read_attributes()
+            self._columns = {name: Column(folder / name, dtype, row) for name, (dtype, row) in COLUMNS.items()}
+            self.offsets: npt.NDArray[np.int64] = self._columns["offsets"][:]
+            self.rows: npt.NDArray[np.int64] = self._columns["row"][:]
+        self.accounting: dict[str, Any] = self._attributes["accounting"]
+        self._check_counts()
+
+    def __len__(self) -> int:
+        return self._columns["row"].num_rows
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of all kept rows."""
+        return self._columns["input_ids"].num_rows
+
+    @property
+    def sample_hashes(self) -> list[str]:
+        """The sample hash of each kept row, duplicates included."""
+        with missing_is_torn(f"tokens artifact {self.digest}"):
+            return [row.tobytes().hex() for row in self._columns["sample_hash"][:]]
+
+    def input_ids(self, i: int) -> npt.NDArray[np.int32]:
+        """Return the token ids of kept row `i`, int32[num_tokens]."""
+        return self._read("input_ids", i)
+
+    def loss_mask(self, i: int) -> npt.NDArray[np.uint8]:
+        """Return the loss mask of kept row `i`, uint8[num_tokens]."""
+        return self._read("loss_mask", i)
+
+    def rejects(self) -> Iterator[dict[str, Any]]:
+        """Read the rejected rows in order: `{"file", "line", "row", "reason", "hint"}`."""
+        sha256 = hashlib.sha256()
+        with missing_is_torn(f"tokens artifact {self.digest}"), (self._folder / REJECTS).open("rb") as file:
+            for line in file:
+                sha256.update(line)
+                yield self._decode_reject(line)
+        if sha256.hexdigest() != self._attributes["rejects_sha256"]:
+            raise ChecksumError(f"{self._folder / REJECTS} does not have its sha256; {self._cure()}")
+
+    def _read(self, name: str, i: int) -> npt.NDArray[Any]:
+        with missing_is_torn(f"tokens artifact {self.digest}"):
+            return self._columns[name][int(self.offsets[i]) : int(self.offsets[i + 1])]
+
+    def _decode_reject(self, line: bytes) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise CorruptObjectError(f"{self._folder / REJECTS} has a line that is not JSON; {self._cure()}") from error
+        return document
+
+    def _read_attributes(self) -> dict[str, Any]:
+        document = read_document(self._folder / DOCUMENT)
+        attributes: Any = document.get("attributes")
+        names = {"format_version", "tokens_spec", "accounting", "rejects_sha256"}
+        fits = isinstance(attributes, dict) and set(attributes) == names and document == group_document(attributes)
+        if not fits or sha256_hex(canonical_json(attributes["tokens_spec"])) != self.digest:
+            raise CorruptObjectError(f"{self._folder / DOCUMENT} is not that of this tokens artifact; {self._cure()}")
+        if attributes["format_version"] != FORMAT_VERSION:
+            raise CorruptObjectError(
+                f"{self._folder} has format version {attributes['format_version']!r}; {self._cure()}"
+            )
+        return dict(attributes)
+
+    def _check_counts(self) -> None:
+        kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows}
+        tokens = {self.num_tokens, self._columns["loss_mask"].num_rows, int(self.offsets[-1])}
+        is_ragged = self.offsets[0] == 0 and bool((np.diff(self.offsets) > 0).all())
+        adds_up = self.accounting.get("in") == len(self) + sum(self.accounting.get("rejected", {}).values())
+        if len(kept) > 1 or len(tokens) > 1 or not is_ragged or not adds_up:
+            raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")
+
+    def _cure(self) -> str:
+        return f"remove {self._folder} and run again"
