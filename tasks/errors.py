@@ -73,3 +73,9 @@ class WorkerError(TaskError):
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, Path]]:
         return type(self), (self.message, self.log_path)
+
+
+class RunEndedError(TaskError):
+    """Work was asked of a run that is over."""
+
+    kind = "run_ended"

@@ -1,6 +1,6 @@
 """A stand-in for `sgl_kernel` on a machine without a GPU.
 
-PyPI's sglang-kernel is CUDA only and cannot even be imported without a driver. SGLang's CPU path imports its symbols but
+PyPI's sglang-kernel is CUDA only and cannot even be imported without a driver. SGLang on CPU imports its symbols but
 falls back to native operations, so a module whose symbols raise only when *called* is enough: a kernel that is really
 needed fails loudly, by name.
 """
@@ -50,7 +50,7 @@ class _Finder:
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         module = _Module(spec.name)
         module.__path__ = []
-        module.__version__ = "0"  # type: ignore[assignment]
+        vars(module)["__version__"] = "0"
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -58,7 +58,7 @@ class _Finder:
 
 
 def install() -> None:
-    """Switch SGLang to its CPU engine and put the stand-in in front of `sgl_kernel`; once, before SGLang is imported."""
+    """Switch SGLang to its CPU engine and put the stand-in before `sgl_kernel`; call it before SGLang is imported."""
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())

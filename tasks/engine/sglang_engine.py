@@ -1,12 +1,11 @@
 """The standalone SGLang forward: no server, no scheduler, no LM head. The only file that imports sglang.
 
-Written against SGLang 0.5.17, whose internals change with each release; `check_version` refuses any other.
+Written against one SGLang release, whose internals change with each; `load_engine` refuses any other and prepares a
+machine without a GPU before this file is imported.
 """
 
 import contextlib
 import functools
-import importlib.metadata
-import logging
 import operator
 import socket
 from array import array
@@ -17,50 +16,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
+from sglang.srt.layers.moe import initialize_moe_config
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+from sglang.srt.model_executor.model_runner import ModelRunner, ParallelState
+from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+from sglang.srt.runtime_context import publish
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from tasks.engine import cpu_kernels
 from tasks.engine.architectures import get_architecture
 from tasks.engine.base import DTYPES, EngineOptions
-from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError, EngineVersionError
+from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine.models import read_model
-
-SGLANG_VERSION = "0.5.17"
-logger = logging.getLogger(__name__)
-
-
-def check_version() -> str:
-    """Return the installed SGLang version without importing SGLang.
-
-    Raises:
-        EngineVersionError: SGLang is missing or not `SGLANG_VERSION`.
-    """
-    try:
-        version = importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        raise EngineVersionError(f"sglang is not installed; pip install sglang=={SGLANG_VERSION}") from None
-    if version != SGLANG_VERSION:
-        raise EngineVersionError(
-            f"sglang {version} is installed, {SGLANG_VERSION} is needed (its internals change with each release); "
-            f"pip install sglang=={SGLANG_VERSION}"
-        )
-    return version
 
 
 class SGLangEngine:
     """One model, loaded as SGLang serves it, run one EXTEND batch at a time; see `Engine`.
 
     Raises:
-        EngineVersionError: another SGLang version is installed.
         UnsupportedArchitectureError: the model is not in the table.
     """
 
     def __init__(self, options: EngineOptions) -> None:
-        check_version()
         self.options = options
         self._info = read_model(options.model)
         self._architecture = get_architecture(self._info.architecture)
-        if options.device == "cpu":
-            cpu_kernels.install()
         self._runner = _load_runner(options)
         self._tap = _StateTap()
         self._edges: dict[object, torch.Tensor] = {}
@@ -86,8 +70,6 @@ class SGLangEngine:
 
     def close(self) -> None:
         """Free the model and leave SGLang's process groups, so that another engine can start in this process."""
-        from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
-
         del self._runner
         cleanup_dist_env_and_memory()
 
@@ -108,7 +90,7 @@ class SGLangEngine:
     def _install_capture(self) -> None:
         """Make the model hand out the streams of `options.layers`.
 
-        SGLang's setter covers 1..L-1: on Llama layer 0 would add a residual that is still None, and no model captures L.
+        SGLang's setter covers 1..L-1: on Llama layer 0 would add a residual that is still None, and none captures L.
         Those two are taken by hooks on the first block and on the final norm.
         """
         model, body, num_layers = self._runner.model, self._body, self._info.num_layers
@@ -154,8 +136,6 @@ class SGLangEngine:
 
     def _extend(self, sequences: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """Run the batch; returns (final: [num_tokens, hidden_size], the streams that SGLang's setter captured)."""
-        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
-
         batch = self._make_batch(sequences)
         forward_batch = ForwardBatch.init_new(
             batch,
@@ -169,9 +149,6 @@ class SGLangEngine:
         return final, between or ()
 
     def _make_batch(self, sequences: Sequence[npt.NDArray[np.int32]]) -> Any:
-        from sglang.srt.managers.schedule_batch import ScheduleBatch
-        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
         runner = self._runner
         batch = ScheduleBatch.init_new(
             reqs=[_make_request(str(index), ids) for index, ids in enumerate(sequences)],
@@ -235,9 +212,6 @@ class _NoPrefixCache(SimpleNamespace):
 
 
 def _make_request(rid: str, input_ids: npt.NDArray[np.int32]) -> Any:
-    from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.sampling.sampling_params import SamplingParams
-
     request = Req(
         rid=rid,
         origin_input_text="",
@@ -252,11 +226,6 @@ def _make_request(rid: str, input_ids: npt.NDArray[np.int32]) -> Any:
 
 def _load_runner(options: EngineOptions) -> Any:
     """Load weights and pools as SGLang's own `benchmark/one_batch.py` does."""
-    from sglang.srt.configs.model_config import ModelConfig
-    from sglang.srt.layers.moe import initialize_moe_config
-    from sglang.srt.model_executor.model_runner import ModelRunner
-    from sglang.srt.runtime_context import publish
-
     server_args = _server_args(options)
     publish(server_args, role="scheduler")
     initialize_moe_config(server_args)
@@ -276,8 +245,6 @@ def _load_runner(options: EngineOptions) -> Any:
 
 
 def _server_args(options: EngineOptions) -> Any:
-    from sglang.srt.server_args import ServerArgs
-
     on_cpu = options.device == "cpu"
     return ServerArgs(
         model_path=str(options.model),
@@ -299,9 +266,7 @@ def _server_args(options: EngineOptions) -> Any:
 
 
 def _parallel_state() -> Any:
-    import sglang.srt.model_executor.model_runner as module
-
-    return module.ParallelState(
+    return ParallelState(
         tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, dp_rank=None, dp_size=1,
         attn_tp_rank=0, attn_tp_size=1, attn_cp_rank=0, attn_cp_size=1, attn_dp_rank=0, attn_dp_size=1,
         moe_ep_rank=0, moe_ep_size=1, moe_dp_rank=None, moe_dp_size=1, dcp_size=1, gpu_id=0,
@@ -319,7 +284,5 @@ def _free_port() -> Iterator[int]:
 
 def _force_mla(blocks: Sequence[Any]) -> None:
     """Take the absorbed MLA path on CPU, where `torch_native` has no entry in the dispatch table."""
-    from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
-
     for block in blocks:
         block.self_attn.dispatch_attn_forward_method = lambda _batch: AttnForwardMethod.MLA

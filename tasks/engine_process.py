@@ -1,0 +1,141 @@
+"""The parent's handle on an engine process: start it, give it units of work, end it."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tasks import messages
+from tasks.engine.devices import DeviceGroup, environment
+from tasks.errors import WorkerError
+from tasks.remote_errors import from_message
+
+_STOP_SECONDS = 10.0
+# No model hub, no progress bars in the log.
+_QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "SGLANG_DISABLE_TQDM": "1"}
+
+OnEvent = Callable[[messages.Message], None]
+
+
+class EngineProcess:
+    """A worker process for one device group; started on first use, kept until `close`, restarted after a death.
+
+    Its output goes to `log_path`. It dies with this process, however that ends: the kernel ties it to the thread that
+    spawned it, so that is a thread which lives exactly as long as the child.
+    """
+
+    def __init__(self, start: messages.Start, group: DeviceGroup, log_path: Path) -> None:
+        self.group = group
+        self.log_path = log_path
+        self._start = replace(start, device=group.kind)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._reaper: threading.Thread | None = None
+
+    def run_unit(self, samples: list[int], on_event: OnEvent) -> messages.UnitDone:
+        """Have the worker compute `samples`; `on_event` gets what it reports meanwhile.
+
+        Raises:
+            EngineError, StorageError: what the worker could not go on from.
+            WorkerError: the worker died.
+        """
+        try:
+            connection = self._connection or self._spawn()
+            connection.send_bytes(messages.encode(messages.RunUnit(samples)))
+            while True:
+                message = messages.decode(connection.recv_bytes())
+                if isinstance(message, messages.UnitDone):
+                    return message
+                if isinstance(message, messages.Failed):
+                    raise from_message(message)
+                on_event(message)
+        except (EOFError, OSError) as error:
+            raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
+        except BaseException:
+            self.kill()
+            raise
+
+    def close(self) -> None:
+        """End the worker: ask first, kill after ten seconds."""
+        if self._connection is None or self._reaper is None:
+            return
+        try:
+            self._connection.send_bytes(messages.encode(messages.Stop()))
+            self._reaper.join(_STOP_SECONDS)
+        except OSError:
+            self._reaper.join(0)  # it is gone already
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker at once; what it has committed stays, what it was writing was never visible."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        if self._reaper is not None:
+            self._reaper.join()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = self._reaper = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.kill()
+
+    def _spawn(self) -> Connection:
+        ours, theirs = multiprocessing.Pipe()
+        spawned = threading.Event()
+        self._reaper = threading.Thread(
+            target=self._run_child, args=(theirs, spawned), name=f"engine {self.group.name}", daemon=True
+        )
+        self._reaper.start()
+        spawned.wait()
+        theirs.close()
+        self._connection = ours
+        ours.send_bytes(messages.encode(self._start))
+        return ours
+
+    def _run_child(self, theirs: Connection, spawned: threading.Event) -> None:
+        """Spawn the child and wait for its end, on one thread."""
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            with self.log_path.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    # -P: a folder named tasks in the user's working directory must not shadow ours
+                    [sys.executable, "-P", "-m", "tasks.worker", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # Ctrl-C goes to the parent, which decides
+                    env=os.environ | _QUIET | environment(self.group),
+                )
+        finally:
+            spawned.set()
+        self._process.wait()
+
+    def _cause_of_death(self) -> str:
+        """End what is left of the child and say how it went."""
+        process = self._process
+        if process is None:
+            return "could not be started"
+        if self._reaper is not None:
+            self._reaper.join(_STOP_SECONDS)
+        code = process.poll()
+        self.kill()
+        if code is None:
+            return "stopped answering"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,29 @@
+"""Extract: one unit of work, on whichever engine is idle."""
+
+import numpy as np
+import numpy.typing as npt
+from prefect import task
+
+from tasks import messages
+from tasks.engine_pool import EnginePool
+from tasks.engine_process import OnEvent
+from tasks.policy import RETRY_DEAD_ENGINE, STORE_IS_THE_CACHE
+
+
+def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: OnEvent) -> messages.UnitDone:
+    """Compute and commit the samples that the store lacks.
+
+    Args:
+        samples: indexes into the tokens artifact: int64[n]. An array, since Prefect walks through lists.
+        engines: the run's engine processes.
+        on_event: gets every message of the worker, on this thread.
+
+    Raises:
+        EngineError, StorageError: the work cannot go on.
+        WorkerError: the engine process died; trying again continues.
+    """
+    with engines.lease() as engine:
+        return engine.run_unit(samples.tolist(), on_event)
+
+
+extract = task(extract_unit, name="extract", **RETRY_DEAD_ENGINE, **STORE_IS_THE_CACHE)

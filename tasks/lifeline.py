@@ -1,0 +1,33 @@
+"""A child process that never outlives its parent, however the parent dies."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def tie_to_parent(parent_pid: int) -> None:
+    """Die with the parent: at once by the kernel's death signal on Linux, within a second by a thread elsewhere.
+
+    The kernel sends the signal when the *thread* that spawned us ends, so a parent must spawn from a thread that lives
+    as long as the child (`EngineProcess` does).
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _exit_if_orphaned(parent_pid)  # the parent may have died before the call above
+    threading.Thread(target=_watch, args=(parent_pid,), name="lifeline", daemon=True).start()
+
+
+def _watch(parent_pid: int) -> None:
+    while True:
+        time.sleep(1)
+        _exit_if_orphaned(parent_pid)
+
+
+def _exit_if_orphaned(parent_pid: int) -> None:
+    if os.getppid() != parent_pid:
+        os._exit(1)

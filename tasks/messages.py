@@ -1,0 +1,99 @@
+"""What an engine process and its parent say to each other: one JSON object a message, never an array of states."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First message to the worker: what to load and where to write.
+
+    Paths are strings, layers a list of ids; `tokens_root` is the folder that holds the tokens artifact.
+    """
+
+    model: str
+    layers: list[int | str]
+    compute_dtype: str
+    device: str
+    max_batch_tokens: int
+    store: str
+    spec_digest: str
+    tokens_digest: str
+    encode_threads: int
+    max_in_flight_bytes: int
+    parent_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit:
+    """To the worker: compute these samples (indexes into the tokens artifact)."""
+
+    samples: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """To the worker: free the model and exit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """From the worker: what it does now, for people to see."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """From the worker: one sample is in the store; `existed` when another process was first."""
+
+    sample_hash: str
+    num_tokens: int
+    raw_bytes: int
+    stored_bytes: int
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """From the worker: one sample was not stored, and why."""
+
+    sample_hash: str
+    num_tokens: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDone:
+    """From the worker: all samples of the unit are committed or quarantined; where the time went, in seconds."""
+
+    forward_seconds: float
+    wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """From the worker: it cannot go on; `kind` names the error class."""
+
+    kind: str
+    message: str
+
+
+Message = Start | RunUnit | Stop | Phase | Committed | Quarantined | UnitDone | Failed
+_TYPES: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Start, RunUnit, Stop, Phase, Committed, Quarantined, UnitDone, Failed)
+}
+
+
+def encode(message: Message) -> bytes:
+    """Turn a message into bytes for the pipe."""
+    return json.dumps([type(message).__name__, asdict(message)]).encode()
+
+
+def decode(data: bytes) -> Message:
+    """Turn bytes from the pipe into a message."""
+    name, fields = json.loads(data)
+    message: Message = _TYPES[name](**fields)
+    return message

@@ -1,0 +1,109 @@
+"""The plan of a run: what the store lacks, how much that is, and whether there is room for it."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import SpecError
+from storage.specs import StateSpec
+from storage.store import open_store
+from storage.tokens import Tokens
+from tasks.batches import make_units
+from tasks.errors import NotEnoughSpaceError
+
+# Real states come to 1.41 raw bytes a stored byte, chunk padding and metadata included (docs/format.md); rounded down,
+# so that a plan that fits does fit.
+EXPECTED_RATIO = 1.35
+# Kept free beside the states: reports, logs, and the pack that is written before its sources go.
+RESERVE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run will do.
+
+    Attributes:
+        rows: rows of the data with token ids.
+        duplicates: those of them whose ids an earlier row has.
+        reused: distinct samples that the store has.
+        missing: indexes into the tokens artifact of samples to compute, in data order: int64[n].
+        lengths: their lengths in tokens: int64[n].
+        tokens: tokens in all distinct samples.
+        raw_bytes: what the missing states measure in the storage dtype.
+        stored_bytes: what they will take on disk, expected.
+        free_bytes: free space where the store is.
+    """
+
+    rows: int
+    duplicates: int
+    reused: int
+    missing: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    tokens: int
+    raw_bytes: int
+    stored_bytes: int
+    free_bytes: int
+
+    @property
+    def missing_tokens(self) -> int:
+        """Tokens to compute."""
+        return int(self.lengths.sum())
+
+
+def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
+    """Ask the store what it lacks; reads directory listings and indexes, and loads no model."""
+    hashes = tokens.sample_hashes
+    first_of = {name: index for index, name in reversed(list(enumerate(hashes)))}
+    distinct = sorted(first_of.values())
+    lengths = np.diff(tokens.offsets)
+    known = _known_hashes(store, spec)
+    missing = np.array([index for index in distinct if hashes[index] not in known], np.int64)
+    raw_bytes = int(lengths[missing].sum()) * spec.bytes_per_token
+    return Plan(
+        rows=len(hashes),
+        duplicates=len(hashes) - len(distinct),
+        reused=len(distinct) - len(missing),
+        missing=missing,
+        lengths=lengths[missing],
+        tokens=int(lengths[distinct].sum()),
+        raw_bytes=raw_bytes,
+        stored_bytes=int(raw_bytes / EXPECTED_RATIO),
+        free_bytes=shutil.disk_usage(_existing_parent(store)).free,
+    )
+
+
+def require_space(plan: Plan, store: Path) -> None:
+    """Refuse a plan that does not fit the disk.
+
+    Raises:
+        NotEnoughSpaceError: with what is needed, what is free, and the cure.
+    """
+    needed = plan.stored_bytes + RESERVE_BYTES
+    if len(plan.missing) and needed > plan.free_bytes:
+        raise NotEnoughSpaceError(
+            f"{store} has {plan.free_bytes:,} bytes free, the run needs about {needed:,} "
+            f"({plan.missing_tokens:,} tokens, {plan.raw_bytes:,} raw bytes); free some space, capture fewer layers, or put the store elsewhere"
+        )
+
+
+def cut_units(plan: Plan, *, unit_tokens: int, num_groups: int) -> list[npt.NDArray[np.int64]]:
+    """Cut the missing samples into units of work of about `unit_tokens` tokens each."""
+    units = make_units(plan.lengths.tolist(), unit_tokens=unit_tokens, num_groups=num_groups)
+    return [plan.missing[unit] for unit in units if unit]
+
+
+def _known_hashes(store: Path, spec: StateSpec) -> frozenset[str]:
+    if not store.exists():
+        return frozenset()
+    try:
+        return frozenset(open_store(store, spec.digest()))
+    except SpecError:  # no run with this spec has been here
+        return frozenset()
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute()
+    return path if path.exists() else _existing_parent(path.parent)

@@ -1,0 +1,184 @@
+"""The main of an engine process: it reads token ids, runs the forward, encodes and commits.
+
+Started as `python -m tasks.worker FD` by `tasks.engine_process`; FD is its end of a socket pair. Gigabytes of states
+never cross that pipe, only the messages of `tasks.messages` do.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import StorageError
+from storage.objects import ObjectInfo, ObjectWriter
+from storage.store import Store, open_store
+from storage.tokens import Tokens, open_tokens
+from tasks import messages
+from tasks.batches import make_batches
+from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.errors import EngineOutOfMemoryError
+from tasks.engine.layers import LayerId
+from tasks.engine.loading import load_engine
+from tasks.faults import find_faults
+from tasks.lifeline import tie_to_parent
+from tasks.remote_errors import KNOWN_ERRORS, to_message
+from tasks.writer import StateWriter
+
+MAX_SEQUENCES = 64
+
+
+class Channel:
+    """The worker's end of the pipe; encoder threads send too, so sending holds a lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, message: messages.Message) -> None:
+        """Tell the parent something."""
+        with self._lock:
+            self._connection.send_bytes(messages.encode(message))
+
+    def receive(self) -> messages.Message:
+        """Wait for the parent's next message; EOFError when it is gone."""
+        return messages.decode(self._connection.recv_bytes())
+
+
+class Worker:
+    """One engine and its write path, for one model and one tokens artifact."""
+
+    def __init__(self, start: messages.Start, channel: Channel, tokens: Tokens, store: Store) -> None:
+        self._channel = channel
+        self._tokens = tokens
+        self._hashes = tokens.sample_hashes
+        self._lengths = np.diff(tokens.offsets)
+        self._store = store
+        self._forward_seconds = 0.0
+        channel.send(messages.Phase("load model"))
+        self._engine: Engine = load_engine(_engine_options(start, store.spec.storage_dtype))
+        self._writer = StateWriter(
+            ObjectWriter(store.path, store.spec),
+            threads=start.encode_threads,
+            max_in_flight_bytes=start.max_in_flight_bytes,
+            on_commit=self._report_commit,
+        )
+        channel.send(messages.Phase("ready"))
+
+    def run_unit(self, samples: Sequence[int]) -> messages.UnitDone:
+        """Compute and commit those of `samples` that the store still lacks.
+
+        Raises:
+            EngineError: the forward cannot go on.
+            StorageError: the store cannot be written.
+        """
+        started, self._forward_seconds = time.monotonic(), 0.0
+        todo = self._missing(samples)
+        lengths = self._lengths[todo].tolist()
+        options = self._engine.options
+        for batch in make_batches(lengths, max_tokens=options.max_batch_tokens, max_sequences=options.max_sequences):
+            self._run_batch([todo[place] for place in batch])
+        self._writer.drain()
+        total = time.monotonic() - started
+        return messages.UnitDone(self._forward_seconds, total - self._forward_seconds)
+
+    def close(self) -> None:
+        """Free the engine and end the threads."""
+        self._writer.close()
+        self._engine.close()
+
+    def _missing(self, samples: Sequence[int]) -> list[int]:
+        self._store.refresh()
+        missing = set(self._store.missing(self._hashes[index] for index in samples))
+        return [index for index in samples if self._hashes[index] in missing]
+
+    def _run_batch(self, batch: list[int]) -> None:
+        """Run one batch; where the device has no room, its halves; a single sample without room is set aside."""
+        sequences = [self._tokens.input_ids(index) for index in batch]
+        started = time.monotonic()
+        try:
+            states = self._engine.forward(sequences)
+            faults = find_faults(states, [len(ids) for ids in sequences])
+            states = states.cpu()
+        except EngineOutOfMemoryError as error:
+            self._split(batch, error)
+            return
+        finally:
+            self._forward_seconds += time.monotonic() - started
+        row = 0
+        for index, ids, fault in zip(batch, sequences, faults, strict=True):
+            if fault is None:
+                self._writer.submit(ids, states[row : row + len(ids)])
+            else:
+                self._quarantine(index, ids, fault.reason, fault.detail)
+            row += len(ids)
+
+    def _split(self, batch: list[int], error: EngineOutOfMemoryError) -> None:
+        if len(batch) == 1:
+            self._quarantine(batch[0], self._tokens.input_ids(batch[0]), error.kind, str(error))
+            return
+        middle = len(batch) // 2
+        self._run_batch(batch[:middle])
+        self._run_batch(batch[middle:])
+
+    def _quarantine(self, index: int, input_ids: npt.NDArray[np.int32], reason: str, detail: str) -> None:
+        self._channel.send(messages.Quarantined(self._hashes[index], len(input_ids), reason, detail))
+
+    def _report_commit(self, info: ObjectInfo) -> None:
+        self._channel.send(
+            messages.Committed(info.sample_hash, info.num_tokens, info.raw_bytes, info.stored_bytes, info.existed)
+        )
+
+
+def serve(channel: Channel) -> None:
+    """Obey the parent until it says stop or is gone."""
+    start = channel.receive()
+    if not isinstance(start, messages.Start):
+        raise TypeError(f"the first message must be Start, not {type(start).__name__}")
+    tie_to_parent(start.parent_pid)
+    try:
+        _serve_units(start, channel)
+    except KNOWN_ERRORS as error:
+        channel.send(to_message(error))
+
+
+def _serve_units(start: messages.Start, channel: Channel) -> None:
+    store_path = Path(start.store)
+    tokens = open_tokens(store_path, start.tokens_digest)
+    if tokens is None:
+        raise StorageError(f"tokens artifact {start.tokens_digest} is not in {store_path}; run again to make it")
+    worker = Worker(start, channel, tokens, open_store(store_path, start.spec_digest))
+    while isinstance(message := channel.receive(), messages.RunUnit):
+        channel.send(worker.run_unit(message.samples))
+    worker.close()
+
+
+def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
+    return EngineOptions(
+        model=Path(start.model),
+        layers=cast("tuple[LayerId, ...]", tuple(start.layers)),
+        compute_dtype=start.compute_dtype,
+        output_dtype=storage_dtype,
+        device=cast('Literal["cpu", "cuda"]', start.device),
+        max_batch_tokens=start.max_batch_tokens,
+        max_sequences=MAX_SEQUENCES,
+    )
+
+
+def main() -> None:
+    """Serve on the file descriptor given as the only argument."""
+    channel = Channel(Connection(int(sys.argv[1])))
+    try:
+        serve(channel)
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # the parent is gone: nobody is left to tell
+
+
+if __name__ == "__main__":
+    main()
