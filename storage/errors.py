@@ -13,7 +13,10 @@ StorageError
 `-- CorruptObjectError     corrupt_object     reason: metadata
     |-- TornObjectError                       reason: torn
     |-- ChecksumError                         reason: checksum
-    `-- HashMismatchError                     reason: hash_mismatch
+    |-- HashMismatchError                     reason: hash_mismatch
+    |-- RowCountError                         reason: row_count
+    |-- NonFiniteError                        reason: non_finite
+    `-- AllZeroError                          reason: all_zero
 ```
 """
 
@@ -99,3 +102,21 @@ class HashMismatchError(CorruptObjectError):
     """The stored token ids do not have the sample hash under which they are stored."""
 
     reason: ClassVar[str] = "hash_mismatch"
+
+
+class RowCountError(CorruptObjectError):
+    """States and token ids differ in their number of rows."""
+
+    reason: ClassVar[str] = "row_count"
+
+
+class NonFiniteError(CorruptObjectError):
+    """States hold a NaN or an infinity."""
+
+    reason: ClassVar[str] = "non_finite"
+
+
+class AllZeroError(CorruptObjectError):
+    """The state of a token is zero throughout."""
+
+    reason: ClassVar[str] = "all_zero"

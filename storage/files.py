@@ -77,7 +77,7 @@ def commit(staged: Path, final: Path) -> bool:
     """
     for folder, _, _ in os.walk(staged, topdown=False):
         _sync_folder(Path(folder))
-    _make_folder(final.parent)
+    make_folder(final.parent)
     try:
         staged.rename(final)
     except OSError as error:
@@ -91,12 +91,20 @@ def commit(staged: Path, final: Path) -> bool:
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one step, replacing what is there."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    _make_folder(path.parent)
+    make_folder(path.parent)
     try:
         write_file(temporary, [data])
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def mark(path: Path) -> None:
+    """Create an empty file; one that is there already is fine."""
+    make_folder(path.parent)
+    with suppress(FileExistsError):
+        write_file(path, [])
     _sync_folder(path.parent)
 
 
@@ -148,10 +156,11 @@ def _is_stale(name: str) -> bool:
     return False
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, on disk when this returns."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
 

@@ -8,9 +8,9 @@ import numpy as np
 from storage.arrays import group_document, hidden_states_document
 from storage.codecs import TOKENS_PER_CHUNK, crc32c, strip_checksum
 from storage.columns import DOCUMENT, Column
-from storage.digests import canonical_json, sample_hash, sha256_hex
+from storage.digests import canonical_json, is_digest, sample_hash, sha256_hex
 from storage.errors import ChecksumError, CorruptObjectError, HashMismatchError
-from storage.files import read_document
+from storage.files import missing_is_torn, read_document
 from storage.layout import FORMAT_VERSION, entries, packs_folder, removals_folder
 from storage.samples import StateArray, StoredRows
 from storage.specs import StateSpec
@@ -154,6 +154,16 @@ def pack_ids(store: Path, spec_digest: str) -> list[str]:
     return sorted(entry.name for entry in entries(packs_folder(store, spec_digest)))
 
 
+def open_pack(store: Path, spec: StateSpec, pack_id: str) -> Pack:
+    """Open a committed pack.
+
+    Raises:
+        CorruptObjectError: its index is damaged.
+    """
+    with missing_is_torn(f"pack {pack_id}"):
+        return Pack(packs_folder(store, spec.digest()) / pack_id, spec, pack_id)
+
+
 def removed_hashes(store: Path, spec_digest: str, pack_id: str) -> set[str]:
     """List the samples of a pack that repair has removed from it."""
-    return {entry.name for entry in entries(removals_folder(store, spec_digest, pack_id))}
+    return {entry.name for entry in entries(removals_folder(store, spec_digest, pack_id)) if is_digest(entry.name)}

@@ -19,7 +19,7 @@ from storage.layout import (
     spec_path,
 )
 from storage.objects import open_loose
-from storage.pack_index import Pack, pack_ids, removed_hashes
+from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes
 from storage.samples import Sample, StoredRows
 from storage.specs import StateSpec
 
@@ -163,7 +163,7 @@ class Store(Mapping[str, Sample]):
         # Loose first: a sample that moves into a pack meanwhile is then seen in one place at least.
         loose = set(loose_hashes(self.path, self.spec_digest))
         packs = {
-            pack_id: self._packs.get(pack_id) or self._open_pack(pack_id)
+            pack_id: self._packs.get(pack_id) or open_pack(self.path, self.spec, pack_id)
             for pack_id in pack_ids(self.path, self.spec_digest)
         }
         packed: dict[str, tuple[str, int]] = {}
@@ -172,10 +172,6 @@ class Store(Mapping[str, Sample]):
             live = ((name, (pack_id, i)) for i, name in enumerate(pack.sample_hashes) if name not in removed)
             packed.update(live)
         self._loose, self._packs, self._packed = loose, packs, packed
-
-    def _open_pack(self, pack_id: str) -> Pack:
-        with missing_is_torn(f"pack {pack_id}"):
-            return Pack(packs_folder(self.path, self.spec_digest) / pack_id, self.spec, pack_id)
 
     def _locate(self, name: str) -> StoredRows:
         try:

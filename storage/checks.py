@@ -1,0 +1,232 @@
+"""The full check of a spec's samples, loose and packed, and setting aside what it finds."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from storage.codecs import crc32c, decode_chunk
+from storage.errors import ChecksumError, CorruptObjectError, RowCountError
+from storage.files import TAKEN, clear_errors, make_folder, mark, missing_is_torn, read_document, remove_folders
+from storage.layout import check_version, loose_hashes, object_path, packs_folder, quarantine_folder, removals_folder
+from storage.objects import loose_documents, open_loose
+from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes, verify_ids
+from storage.samples import StoredRows
+from storage.specs import StateSpec
+from storage.store import read_spec
+from storage.values import ValueCheck
+
+Where = Literal["loose", "pack"]
+# Copies handed to the threads at a time: bounds the futures of a store with millions of samples.
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first fault of one stored copy of a sample.
+
+    Attributes:
+        sample_hash: the sample; None if the index of a whole pack is damaged, so that its samples are not known.
+        where: `loose` or `pack`.
+        reason: `torn`, `checksum`, `metadata`, `hash_mismatch`, `row_count`, `non_finite` or `all_zero`.
+        detail: one line for people.
+        pack_id: the pack, if `where` is `pack`.
+    """
+
+    sample_hash: str | None
+    where: Where
+    reason: str
+    detail: str
+    pack_id: str | None = None
+
+
+@dataclass
+class CheckReport:
+    """What `check_store` saw.
+
+    Attributes:
+        checked: stored copies of samples checked; a sample that is loose and packed counts twice.
+        findings: their faults.
+        bytes: encoded bytes read of the sound ones.
+    """
+
+    checked: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Copy:
+    sample_hash: str
+    pack: Pack | None = None
+    position: int = 0
+
+    def finding(self, error: CorruptObjectError) -> Finding:
+        if self.pack is None:
+            return Finding(self.sample_hash, "loose", error.reason, str(error))
+        return Finding(self.sample_hash, "pack", error.reason, str(error), self.pack.pack_id)
+
+
+def check_store(
+    path: Path,
+    spec_digest: str,
+    *,
+    hashes: Collection[str] | None = None,
+    threads: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CheckReport:
+    """Read samples back and check structure, checksums, sample hashes, row counts and values.
+
+    Args:
+        path: the store's folder.
+        spec_digest: the spec.
+        hashes: the samples to check; all by default. A pack whose index is damaged is always reported.
+        threads: threads that read and decode.
+        on_progress: called with the number of copies done and in all.
+
+    Raises:
+        SpecError, CorruptObjectError: the spec is not there, or damaged.
+    """
+    check_version(path)
+    spec = read_spec(path, spec_digest)
+    report = CheckReport()
+    wanted = None if hashes is None else set(hashes)
+    copies = [_Copy(name) for name in sorted(loose_hashes(path, spec_digest)) if wanted is None or name in wanted]
+    for pack in _sound_packs(path, spec, report):
+        removed = removed_hashes(path, spec_digest, pack.pack_id)
+        named = ((name, i) for i, name in enumerate(pack.sample_hashes) if name not in removed)
+        copies += [_Copy(name, pack, i) for name, i in named if wanted is None or name in wanted]
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(copies), BATCH):
+            for result in pool.map(lambda copy: _check_copy(path, spec, copy), copies[first : first + BATCH]):
+                _count(report, result)
+                if on_progress is not None:
+                    on_progress(report.checked, len(copies))
+    return report
+
+
+def _count(report: CheckReport, result: int | Finding) -> None:
+    report.checked += 1
+    if isinstance(result, Finding):
+        report.findings.append(result)
+    else:
+        report.bytes += result
+
+
+def _sound_packs(store: Path, spec: StateSpec, report: CheckReport) -> Iterator[Pack]:
+    for pack_id in pack_ids(store, spec.digest()):
+        try:
+            yield open_pack(store, spec, pack_id)
+        except CorruptObjectError as error:
+            report.findings.append(Finding(None, "pack", error.reason, str(error), pack_id))
+
+
+def _check_copy(store: Path, spec: StateSpec, copy: _Copy) -> int | Finding:
+    """Return the encoded bytes of a sound copy, or what is wrong with it."""
+    try:
+        with missing_is_torn(f"sample {copy.sample_hash}"):
+            if copy.pack is None:
+                return _check_loose(object_path(store, spec.digest(), copy.sample_hash), spec, copy.sample_hash)
+            return _check_packed(copy.pack, copy.position)
+    except CorruptObjectError as error:
+        has_moved = copy.pack is None and not object_path(store, spec.digest(), copy.sample_hash).exists()
+        return 0 if has_moved else copy.finding(error)
+
+
+def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
+    rows = open_loose(folder, spec)
+    for path, expected in loose_documents(spec, spec.digest(), name, rows.num_tokens).items():
+        if read_document(folder / path) != expected:
+            raise CorruptObjectError(f"{folder / path} is not the document of this sample")
+    if rows.ids.num_rows != rows.num_tokens:
+        raise RowCountError(f"{folder} has {rows.ids.num_rows} token ids and {rows.num_tokens} rows of states")
+    verify_ids(rows, name)
+    num_bytes, _ = _check_states(rows)
+    return num_bytes
+
+
+def _check_packed(pack: Pack, position: int) -> int:
+    rows = pack.rows(position)
+    verify_ids(rows, pack.sample_hashes[position])
+    num_bytes, checksum = _check_states(rows)
+    if checksum != pack.checksum[position]:
+        raise ChecksumError(
+            f"pack {pack.pack_id} says crc32c {pack.checksum[position]:08x}, its chunks have {checksum:08x}"
+        )
+    return num_bytes
+
+
+def _check_states(rows: StoredRows) -> tuple[int, int]:
+    """Check the states of one sample; return their encoded bytes and the crc32c over those."""
+    spec = rows.states.spec
+    check = ValueCheck(spec, rows.num_tokens)
+    num_bytes = checksum = 0
+    for chunk, slot, data in rows.encoded():
+        values = decode_chunk(data, spec.stored_dtype, spec.hidden_size, f"chunk {chunk}, layer {spec.layers[slot]}")
+        check.check(chunk, slot, values)
+        num_bytes += len(data)
+        checksum = crc32c(data, checksum)
+    check.finish()
+    return num_bytes, checksum
+
+
+def repair(path: Path, spec_digest: str, findings: Iterable[Finding]) -> int:
+    """Set aside what `findings` name; a repeat is harmless.
+
+    A loose object moves into the quarantine. A packed sample is recorded as removed from its pack.
+    A pack whose index is damaged, or of which every sample is removed, moves into the quarantine.
+
+    Returns:
+        How many objects, packed samples and damaged packs were set aside.
+
+    Raises:
+        StoreReadOnlyError, StoreFullError: the store cannot be written.
+    """
+    check_version(path)
+    distinct = {(finding.sample_hash, finding.pack_id) for finding in findings}
+    with clear_errors(path):
+        done = sum(_set_aside(path, spec_digest, *where) for where in sorted(distinct, key=str))
+        for pack_id in sorted({pack_id for name, pack_id in distinct if name is not None and pack_id is not None}):
+            _set_aside_if_empty(path, spec_digest, pack_id)
+    return done
+
+
+def _set_aside(store: Path, spec_digest: str, name: str | None, pack_id: str | None) -> bool:
+    if pack_id is None:
+        return name is not None and _quarantine(store, spec_digest, object_path(store, spec_digest, name))
+    if name is None:
+        return _quarantine(store, spec_digest, packs_folder(store, spec_digest) / pack_id)
+    removal = removals_folder(store, spec_digest, pack_id) / name
+    is_new = not removal.exists()
+    mark(removal)
+    return is_new
+
+
+def _set_aside_if_empty(store: Path, spec_digest: str, pack_id: str) -> None:
+    """Free the name of a pack of which nothing is left: the same samples, made again, will want it."""
+    try:
+        pack = open_pack(store, read_spec(store, spec_digest), pack_id)
+    except CorruptObjectError:  # a finding of its own, or already moved
+        return
+    if set(pack.sample_hashes) <= removed_hashes(store, spec_digest, pack_id):
+        _quarantine(store, spec_digest, pack.folder)
+        # In this order: a kill between the two leaves removals without a pack, which compaction clears.
+        remove_folders(store, [removals_folder(store, spec_digest, pack_id)])
+
+
+def _quarantine(store: Path, spec_digest: str, folder: Path) -> bool:
+    """Move a folder to the first free name in the quarantine; False if it is gone already."""
+    make_folder(quarantine_folder(store, spec_digest))
+    for n in count(1):
+        try:
+            folder.rename(quarantine_folder(store, spec_digest) / f"{folder.name}-{n}")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise
+        else:
+            return True
+    raise AssertionError("count() does not end")
