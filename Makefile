@@ -1,0 +1,23 @@
+# demo: the whole flow on a real model and real chats, no GPU needed.   test: all tests.   check: style, types, import rules.
+# Each makes .venv first when it is missing or out of date (requirements/setup.sh). Another Python: make PYTHON=... TARGET.
+
+.PHONY: demo test check setup setup-test
+export PYTHON
+
+demo: setup
+	@.venv/bin/aerie demo
+
+test: setup-test
+	@.venv/bin/python -m pytest
+
+check: setup-test
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+setup:
+	@bash requirements/setup.sh cpu
+
+setup-test:
+	@bash requirements/setup.sh test
