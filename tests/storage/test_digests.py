@@ -1,0 +1,104 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import StateSpec, TokensSpec
+from storage.digests import CLOCK_TICK_NS, canonical_json, file_digest, sample_hash, sha256_hex
+from storage.errors import SpecError
+from storage.pack_index import pack_id_of
+
+
+@pytest.fixture
+def vectors(block_of: Callable[[str], str]) -> dict:
+    return json.loads(block_of("json"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "aerie" / "digests"
+
+
+def wait_a_tick(path: Path) -> None:
+    """Wait until the file is older than the clock's resolution, without which its digest is not remembered."""
+    import time
+
+    time.sleep(2 * CLOCK_TICK_NS / 1e9)
+    assert path.exists()
+
+
+def test_names_are_those_of_the_format_page(vectors: dict) -> None:
+    for vector in vectors["sample_hash"]:
+        assert sample_hash(np.array(vector["input_ids"], np.int32)) == vector["digest"]
+    assert StateSpec.from_json(vectors["spec_digest"]["spec"]).digest() == vectors["spec_digest"]["digest"]
+    tokens = vectors["tokens_digest"]
+    assert TokensSpec(**{**tokens["spec"], "data": tuple(tokens["spec"]["data"])}).digest() == tokens["digest"]
+    pack = vectors["pack_id"]
+    assert pack_id_of(pack["spec_digest"], pack["sample_hashes"][::-1]) == pack["digest"]
+
+
+def test_sample_hash_ignores_memory_layout_and_refuses_other_dtypes() -> None:
+    ids = np.arange(20, dtype=np.int32)
+    assert sample_hash(ids[::2]) == sample_hash(ids[::2].copy())
+    with pytest.raises(SpecError, match="int64"):
+        sample_hash(ids.astype(np.int64))
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))))
+def test_canonical_json_is_one_text_whatever_the_order(value: dict) -> None:
+    text = canonical_json(value)
+    assert text == canonical_json(dict(reversed(value.items())))
+    assert json.loads(text) == value
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {"a": {1, 2}}, b"x"])
+def test_what_has_no_canonical_json_is_refused(value: object) -> None:
+    with pytest.raises(SpecError):
+        canonical_json(value)
+
+
+def test_file_digest_is_remembered_until_the_file_changes(tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"one")
+    wait_a_tick(file)
+    assert file_digest(file) == sha256_hex(b"one")
+    (entry,) = cache.iterdir()
+    entry.write_text("e" * 64)
+    assert file_digest(file) == "e" * 64, "the remembered digest is used"
+    stat = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert file_digest(file) == sha256_hex(b"two"), "same size and mtime, another ctime"
+
+
+def test_a_file_just_written_is_not_remembered(tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"one")
+    assert file_digest(file) == sha256_hex(b"one")
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a digest", b"\xff\xfe", b"E" * 64])
+def test_a_broken_cache_is_ignored(tmp_path: Path, cache: Path, damage: bytes) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"one")
+    wait_a_tick(file)
+    file_digest(file)
+    (entry,) = cache.iterdir()
+    entry.write_bytes(damage)
+    assert file_digest(file) == sha256_hex(b"one")
+
+
+def test_an_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"one")
+    wait_a_tick(file)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    assert file_digest(file) == sha256_hex(b"one")
