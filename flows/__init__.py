@@ -1,1 +1,36 @@
-"""flows."""
+"""Run Aerie: flows over chats, models and stores.
+
+from flows import Settings, extract_hidden_states
+result = extract_hidden_states(Settings(model="...", data="chats.jsonl", store="states"))
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from flows import prefect_defaults as _prefect_defaults  # before anything imports prefect
+
+if TYPE_CHECKING:
+    from flows.maintenance import compact_store, validate_store
+    from flows.pipeline import extract_hidden_states
+    from flows.report import RunReport, RunResult
+    from flows.settings import Settings
+
+__all__ = ["RunReport", "RunResult", "Settings", "compact_store", "extract_hidden_states", "validate_store"]
+
+_HOMES = {
+    "RunReport": "flows.report",
+    "RunResult": "flows.report",
+    "Settings": "flows.settings",
+    "compact_store": "flows.maintenance",
+    "extract_hidden_states": "flows.pipeline",
+    "validate_store": "flows.maintenance",
+}
+
+_prefect_defaults.apply()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: prefect takes over a second, and the command line often does without."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

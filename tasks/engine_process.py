@@ -50,13 +50,9 @@ class EngineProcess:
         try:
             connection = self._connection or self._spawn()
             connection.send_bytes(messages.encode(messages.RunUnit(samples)))
-            while True:
-                message = messages.decode(connection.recv_bytes())
-                if isinstance(message, messages.UnitDone):
-                    return message
-                if isinstance(message, messages.Failed):
-                    raise from_message(message)
+            while not isinstance(message := self._receive(connection), messages.UnitDone):
                 on_event(message)
+            return message
         except (EOFError, OSError) as error:
             raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
         except BaseException:
@@ -94,6 +90,12 @@ class EngineProcess:
             self.close()
         else:
             self.kill()
+
+    def _receive(self, connection: Connection) -> messages.Message:
+        message = messages.decode(connection.recv_bytes())
+        if isinstance(message, messages.Failed):
+            raise from_message(message)
+        return message
 
     def _spawn(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()

@@ -85,7 +85,8 @@ def require_space(plan: Plan, store: Path) -> None:
     if len(plan.missing) and needed > plan.free_bytes:
         raise NotEnoughSpaceError(
             f"{store} has {plan.free_bytes:,} bytes free, the run needs about {needed:,} "
-            f"({plan.missing_tokens:,} tokens, {plan.raw_bytes:,} raw bytes); free some space, capture fewer layers, or put the store elsewhere"
+            f"({plan.missing_tokens:,} tokens, {plan.raw_bytes:,} raw bytes); free some space, capture "
+            "fewer layers, or put the store elsewhere"
         )
 
 

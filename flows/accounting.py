@@ -1,0 +1,98 @@
+"""The ledger of a run: every row of the data ends in exactly one column."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from flows.progress import Progress
+from storage.checks import Finding
+from tasks import messages
+from tasks.planning import Plan
+
+
+@dataclass
+class Ledger:
+    """Counts of one run, fed by the engine processes' messages on any thread.
+
+    Attributes:
+        rejected: rows without token ids, by reason.
+        found: hashes of samples that were in the store when their turn came.
+        done: hash -> tokens of samples that this run computed and committed.
+        quarantined: hash -> (reason, detail) of samples set aside.
+        seconds: time by phase.
+    """
+
+    progress: Progress
+    rows_in: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+    plan: Plan | None = None
+    found: set[str] = field(default_factory=set)
+    done: dict[str, int] = field(default_factory=dict)
+    quarantined: dict[str, tuple[str, str]] = field(default_factory=dict)
+    seconds: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def on_event(self, message: messages.Message) -> None:
+        """Take in what an engine process says."""
+        with self._lock:
+            if isinstance(message, messages.Committed):
+                self._commit(message)
+            elif isinstance(message, messages.Quarantined):
+                self._quarantine(message)
+            elif isinstance(message, messages.Phase):
+                self.progress.note(f"engine: {message.name}")
+
+    def add_unit(self, unit: messages.UnitDone) -> None:
+        """Add the engine's own times of one unit."""
+        self.seconds["forward"] += unit.forward_seconds
+        self.seconds["write"] += unit.wait_seconds
+
+    def set_aside(self, findings: list[Finding]) -> None:
+        """Move samples that failed validation from done to quarantined."""
+        for finding in findings:
+            self.done.pop(finding.sample_hash, None)
+            self.quarantined[finding.sample_hash] = (finding.reason, finding.detail)
+
+    def rows(self) -> dict[str, int | dict[str, int]]:
+        """Return the accounting; `in` equals the sum of the rest, always.
+
+        `unfinished` counts rows whose sample an interrupted or failed run did not reach; a completed run has none.
+        """
+        reused = (self.plan.reused if self.plan else 0) + len(self.found)
+        duplicate = self.plan.duplicates if self.plan else 0
+        quarantined = dict(Counter(reason for reason, _ in self.quarantined.values()))
+        settled = len(self.done) + reused + duplicate + sum(self.rejected.values()) + len(self.quarantined)
+        return {
+            "in": self.rows_in,
+            "done": len(self.done),
+            "reused": reused,
+            "duplicate": duplicate,
+            "rejected": self.rejected,
+            "quarantined": quarantined,
+            "unfinished": self.rows_in - settled,
+        }
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time spent within to a phase."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.monotonic() - started
+
+    def _commit(self, message: messages.Committed) -> None:
+        if message.sample_hash in self.done or message.sample_hash in self.found:
+            return  # told again by the engine that took over from a dead one
+        if message.existed:
+            self.found.add(message.sample_hash)
+        else:
+            self.done[message.sample_hash] = message.num_tokens
+        self.progress.advance(message.num_tokens, message.stored_bytes)
+
+    def _quarantine(self, message: messages.Quarantined) -> None:
+        self.quarantined[message.sample_hash] = (message.reason, message.detail)
+        self.progress.advance(message.num_tokens)

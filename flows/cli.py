@@ -1,0 +1,91 @@
+"""The command line `aerie`: parse, call, print.
+
+Exit codes: 0 done; 1 refused or failed, with one line that says why; 2 wrong usage; 130 interrupted.
+"""
+
+import argparse
+import importlib.metadata
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows import commands
+from flows.errors import SettingsError
+from flows.prefect_defaults import quiet_console
+from flows.settings import Settings
+from storage.layout import FORMAT_VERSION
+from tasks.remote_errors import KNOWN_ERRORS
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    quiet_console()
+    arguments = make_parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except (SettingsError, *KNOWN_ERRORS) as error:
+        print(f"aerie: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("aerie: interrupted; what was computed is kept, the same command continues", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone; there is nobody to complain to
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser; the flags of settings come from `Settings`, so that there is one list of them."""
+    parser = argparse.ArgumentParser(
+        prog="aerie",
+        description="Turn chats and a language model into a store of hidden states.",
+        epilog="Settings also come from AERIE_* variables, .env and aerie.toml; `aerie settings` shows which won.",
+    )
+    version = f"aerie {importlib.metadata.version('aerie-hidden-states')} (store format {FORMAT_VERSION})"
+    parser.add_argument("--version", action="version", version=version)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command in (("extract", commands.extract), ("plan", commands.plan), ("settings", commands.settings)):
+        _add_settings(_add_command(subparsers, name, command))
+    for name, command in (("show", commands.show), ("validate", commands.validate), ("compact", commands.compact)):
+        _add_store(_add_command(subparsers, name, command))
+    demo = _add_command(subparsers, "demo", commands.demo)
+    demo.add_argument("--store", type=Path, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
+    return parser
+
+
+def _add_command(subparsers: Any, name: str, command: Callable[..., int]) -> argparse.ArgumentParser:
+    summary = (command.__doc__ or "").strip().splitlines()[0]
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(command=command)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, as the last line")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="TOML file of settings (AERIE_CONFIG, else aerie.toml)")
+    for name, field in Settings.model_fields.items():
+        default = "" if field.is_required() or field.default is None else f" ({field.default})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            nargs="+" if name == "data" else None,
+            metavar=name.upper(),
+            help=f"{field.description}{default}",
+        )
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument(
+        "--spec", metavar="DIGEST", help="which states, by a prefix of the digest, if there are several"
+    )
+    if parser.prog.endswith("validate"):
+        parser.add_argument(
+            "--repair", action="store_true", help="set bad samples aside, so that the next run redoes them"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

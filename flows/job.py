@@ -1,0 +1,135 @@
+"""A job: settings resolved against the model and the machine, every check done that needs no work."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.settings import Settings
+from storage.layout import HEADER, check_version
+from storage.specs import StateSpec, TokensSpec
+from tasks import messages
+from tasks.engine.architectures import get_architecture
+from tasks.engine.devices import DeviceGroup, parse_devices
+from tasks.engine.layers import resolve_layers
+from tasks.engine.models import ModelInfo, read_model
+from tasks.engine.version import check_version as check_engine_version
+from tasks.fingerprints import model_fingerprint
+from tasks.planning import Plan
+from tasks.tokenization import make_tokens_spec
+
+# A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
+# on a CPU a small batch shows progress and loses little to an interruption.
+BATCH_TOKENS = {"cuda": 16_384, "cpu": 2_048}
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a run needs to know.
+
+    Attributes:
+        settings: what the user asked for.
+        model: the model folder.
+        spec: what the states depend on.
+        tokens_spec: what the tokens artifact depends on.
+        groups: one entry an engine process.
+        max_length: longest sample in tokens.
+    """
+
+    settings: Settings
+    model: ModelInfo
+    spec: StateSpec
+    tokens_spec: TokensSpec
+    groups: tuple[DeviceGroup, ...]
+    max_length: int
+
+    @property
+    def store(self) -> Path:
+        """The store's folder."""
+        return self.settings.store
+
+    @property
+    def spec_digest(self) -> str:
+        """The digest that names the states."""
+        return self.spec.digest()
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of all data files."""
+        return sum(path.stat().st_size for path in self.settings.data)
+
+    @property
+    def tokenization(self) -> dict[str, Any]:
+        """The arguments of `tasks.tokenization.ensure_tokens` but where to and progress."""
+        return {
+            "spec": self.tokens_spec,
+            "model": self.model.path,
+            "data": self.settings.data,
+            "max_length": self.max_length,
+            "too_long": self.settings.too_long,
+        }
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`; groups never mix them."""
+        return self.groups[0].kind
+
+    def start_message(self, plan: Plan, tokens_digest: str) -> messages.Start:
+        """Say how an engine process starts; its pool has room for the longest sample of the plan."""
+        asked = self.settings.max_batch_tokens or BATCH_TOKENS[self.device]
+        return messages.Start(
+            model=str(self.model.path.absolute()),
+            layers=list(self.spec.layers),
+            compute_dtype=self.spec.compute_dtype,
+            device=self.device,
+            max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),
+            store=str(self.store.absolute()),
+            spec_digest=self.spec_digest,
+            tokens_digest=tokens_digest,
+            encode_threads=self.settings.encode_threads or self._default_encode_threads(),
+            max_in_flight_bytes=self.settings.max_in_flight_bytes,
+            parent_pid=os.getpid(),
+        )
+
+    def _default_encode_threads(self) -> int:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(8, cores // len(self.groups)))
+
+
+def prepare_job(settings: Settings) -> Job:
+    """Check everything that can be checked before work starts; nothing is written and no model is loaded.
+
+    Raises:
+        EngineError: the SGLang version, model, architecture, layers or devices.
+        DataError, TokenizerError: the data files or the tokenizer.
+        StorageError: the store has another format version, or the folder is something else.
+    """
+    engine_version = check_engine_version()
+    model = read_model(settings.model)
+    get_architecture(model.architecture)
+    layers = resolve_layers(settings.layers, model.num_layers)
+    groups = parse_devices(settings.devices)
+    if (settings.store / HEADER).exists():
+        check_version(settings.store)
+    max_length = min(settings.max_length or model.context_length, model.context_length)
+    spec = StateSpec(
+        model_fingerprint=model_fingerprint(model.path),
+        architecture=model.architecture,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        layers=layers,
+        compute_dtype=_compute_dtype(settings, model, groups[0]),
+        storage_dtype=settings.storage_dtype,
+        quantization=model.quantization,
+        engine="sglang",
+        engine_version=engine_version,
+    )
+    tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
+    return Job(settings, model, spec, tokens_spec, groups, max_length)
+
+
+def _compute_dtype(settings: Settings, model: ModelInfo, group: DeviceGroup) -> str:
+    if settings.dtype != "auto":
+        return settings.dtype
+    # bf16 is slow on a CPU without AMX, and fp32 there is bit-identical to transformers.
+    return "float32" if group.kind == "cpu" else model.dtype

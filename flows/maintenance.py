@@ -1,0 +1,47 @@
+"""Flows over a store that exists: validate it, compact it."""
+
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+
+from flows.progress import Counting, current_progress
+from storage.checks import CheckReport
+from storage.packs import PackInfo
+from storage.store import open_store
+from tasks.compaction import compact
+from tasks.validation import validate
+
+
+@flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)
+def validate_store(store: Path, spec_digest: str | None = None, *, repair: bool = False) -> CheckReport:
+    """Check every sample of one spec of a store.
+
+    Args:
+        store: the store's folder.
+        spec_digest: which states, a unique prefix will do; may be left out when the store has one spec.
+        repair: set bad samples aside, so that the next run computes them again.
+
+    Raises:
+        StorageError: there is no such store or spec, or (repair) it cannot be written.
+    """
+    progress = current_progress(get_run_logger().info)
+    opened = open_store(store, spec_digest)
+    progress.start_phase("validate", len(opened), "samples")
+    return validate(store, opened.spec_digest, set_aside=repair, on_progress=Counting(progress))
+
+
+@flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
+def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | None:
+    """Copy the loose objects of one spec into a pack; None when there are none.
+
+    Args:
+        store: the store's folder.
+        spec_digest: which states, a unique prefix will do; may be left out when the store has one spec.
+
+    Raises:
+        StorageError: there is no such store or spec, or it cannot be written.
+    """
+    progress = current_progress(get_run_logger().info)
+    opened = open_store(store, spec_digest)
+    progress.start_phase("compact", unit="samples")
+    return compact(store, opened.spec_digest, on_progress=Counting(progress))

@@ -1,0 +1,184 @@
+"""The main flow: chats and a model in, a store of hidden states out."""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from prefect import flow, get_run_logger
+from prefect.futures import PrefectFuture
+
+from flows.accounting import Ledger
+from flows.job import Job, prepare_job
+from flows.progress import Counting, current_progress, format_bytes
+from flows.report import RunReport, RunResult, Status, measure_store, new_run_id, run_folder
+from flows.settings import Settings
+from storage.store import add_spec, init_store, open_store
+from storage.tokens import Tokens
+from tasks import messages
+from tasks.compaction import compact
+from tasks.engine_pool import EnginePool
+from tasks.extraction import extract
+from tasks.planning import Plan, cut_units, make_plan, require_space
+from tasks.tokenization import tokenize
+from tasks.validation import validate
+
+
+@dataclass
+class Run:
+    """One run of the flow: the job, what is known of it so far, and its ledger."""
+
+    job: Job
+    ledger: Ledger
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    tokens: Tokens | None = None
+
+    def __post_init__(self) -> None:
+        self.run_id = new_run_id(self.started)
+        self.folder = run_folder(self.job.store, self.run_id)
+
+    @property
+    def tokens_digest(self) -> str:
+        """The digest that names the tokens artifact."""
+        return self.job.tokens_spec.digest()
+
+    def close(self, status: Status, error: str | None = None) -> RunReport:
+        """Write the report."""
+        job, ledger, plan = self.job, self.ledger, self.ledger.plan
+        report = RunReport(
+            run_id=self.run_id,
+            status=status,
+            error=error,
+            started=self.started,
+            finished=datetime.now(UTC),
+            store=job.store.absolute(),
+            rows=ledger.rows(),
+            tokens=plan.tokens if plan else 0,
+            tokens_computed=sum(ledger.done.values()),
+            bytes=measure_store(open_store(job.store, job.spec_digest)),
+            seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
+            spec=job.spec.to_json(),
+            spec_digest=job.spec_digest,
+            tokens_digest=self.tokens_digest if self.tokens else None,
+            quarantined=[
+                {"sample_hash": name, "reason": reason, "detail": detail}
+                for name, (reason, detail) in ledger.quarantined.items()
+            ],
+            engines=[group.name for group in job.groups],
+        )
+        report.write()
+        return report
+
+
+@flow(name="extract-hidden-states", flow_run_name="extract {settings.model.name}", persist_result=False)
+def extract_hidden_states(settings: Settings) -> RunResult:
+    """Turn chats into stored hidden states; what the store has already is not computed again.
+
+    Args:
+        settings: model, data, store and the rest; unset fields come from the environment, `.env` and TOML.
+
+    Returns:
+        The report and the store. The report also lies in `<store>/runs/<run id>/report.json`.
+
+    Raises:
+        SettingsError, EngineError, StorageError, TaskError: one line with the value, the limit and the cure.
+    """
+    progress = current_progress(get_run_logger().info)
+    job = prepare_job(settings)
+    init_store(job.store)
+    add_spec(job.store, job.spec)
+    run = Run(job, Ledger(progress))
+    with _reported(run):
+        _tokenize(run)
+        _extract(run, _plan(run))
+        _validate(run)
+        _compact(run)
+    return RunResult(run.close("completed"))
+
+
+@contextmanager
+def _reported(run: Run) -> Iterator[None]:
+    """Leave a report of a run that fails or is interrupted, too."""
+    try:
+        yield
+    except Exception as error:
+        run.close("failed", " ".join(str(error).split()))
+        raise
+    except BaseException as error:
+        run.close("interrupted", type(error).__name__)
+        raise
+
+
+def _tokenize(run: Run) -> None:
+    job, ledger = run.job, run.ledger
+    ledger.progress.start_phase("tokenize", job.data_bytes, "bytes")
+    counting = Counting(ledger.progress)
+    with ledger.timed("tokenize"):
+        run.tokens = tokenize(job.store, **job.tokenization, on_progress=lambda _, num_bytes: counting(num_bytes, 0))
+    ledger.rows_in = run.tokens.accounting["in"]
+    ledger.rejected = run.tokens.accounting["rejected"]
+
+
+def _plan(run: Run) -> Plan:
+    job, ledger = run.job, run.ledger
+    assert run.tokens is not None  # noqa: S101 - _tokenize came before
+    with ledger.timed("plan"):
+        plan = ledger.plan = make_plan(job.store, job.spec, run.tokens)
+    ledger.progress.note(
+        f"{plan.rows:,} rows: {len(plan.missing):,} samples to compute ({plan.missing_tokens:,} tokens, "
+        f"{format_bytes(plan.raw_bytes)} raw), {plan.reused:,} reused, {plan.duplicates:,} duplicates"
+    )
+    require_space(plan, job.store)
+    return plan
+
+
+def _extract(run: Run, plan: Plan) -> None:
+    """Hand out units of work, a few more than there are engines, so that none waits for the next."""
+    job, ledger = run.job, run.ledger
+    units = cut_units(plan, unit_tokens=job.settings.unit_tokens, num_groups=len(job.groups))
+    if not units:
+        return
+    ledger.progress.start_phase("extract", plan.missing_tokens)
+    start = job.start_message(plan, run.tokens_digest)
+    with ledger.timed("extract"), EnginePool(start, job.groups, run.folder) as engines:
+        pending: deque[PrefectFuture[messages.UnitDone]] = deque()
+        for unit in units:
+            pending.append(extract.submit(unit, engines, ledger.on_event))
+            if len(pending) == 2 * len(job.groups):
+                ledger.add_unit(pending.popleft().result())
+        while pending:
+            ledger.add_unit(pending.popleft().result())
+
+
+def _validate(run: Run) -> None:
+    """Read back what this run wrote, or a share of it; what is bad is set aside for the next run."""
+    job, ledger = run.job, run.ledger
+    hashes = _choose(sorted(ledger.done), job.settings.validate_fraction)
+    if not hashes:
+        return
+    ledger.progress.start_phase("validate", len(hashes), "samples")
+    with ledger.timed("validate"):
+        report = validate(
+            job.store,
+            job.spec_digest,
+            hashes=hashes,
+            set_aside=True,
+            on_progress=Counting(ledger.progress),
+        )
+    ledger.set_aside(report.findings)
+
+
+def _compact(run: Run) -> None:
+    job, ledger = run.job, run.ledger
+    if not job.settings.compact:
+        return
+    ledger.progress.start_phase("compact", unit="samples")
+    with ledger.timed("compact"):
+        compact(job.store, job.spec_digest, on_progress=Counting(ledger.progress))
+
+
+def _choose(hashes: list[str], fraction: float) -> list[str]:
+    """Choose a share of the hashes, at least one if any share is asked for; hashes are random, so the first will do."""
+    return hashes[: math.ceil(len(hashes) * fraction)]

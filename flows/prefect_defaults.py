@@ -1,0 +1,27 @@
+"""Prefect settings that differ from Prefect's defaults; whatever the user has set stays."""
+
+import os
+
+_DEFAULTS = {
+    # Nobody is told what is run here.
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # The temporary server missed Prefect's 20 s on a loaded machine.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+}
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+def apply() -> None:
+    """Put our defaults into the environment, from which Prefect and the servers that it starts read them."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    # A proxy for the outside must not be asked for a server on this machine.
+    for name in ("NO_PROXY", "no_proxy"):
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        os.environ[name] = ",".join([*known, *(host for host in _LOOPBACK if host not in known)])
+
+
+def quiet_console() -> None:
+    """Keep Prefect's log off the terminal, where progress and one-line errors go; its server still gets it."""
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

@@ -1,0 +1,170 @@
+"""Progress for people: bars on a terminal, plain lines elsewhere, the flow run's log by default."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+_LINE_SECONDS = 10.0
+
+
+class Progress(Protocol):
+    """Where a run says what it does."""
+
+    def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
+        """Begin a phase of `total` units; None when the total is not known."""
+        ...
+
+    def advance(self, amount: int, stored_bytes: int = 0) -> None:
+        """Count units of the current phase, and bytes that it stored."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say one thing that people should see."""
+        ...
+
+
+class LineProgress:
+    """Plain lines: one at the start of a phase, one every ten seconds, one at its end."""
+
+    def __init__(self, emit: Callable[[str], object]) -> None:
+        self._emit = emit
+        self._phase = ""
+        self._begin("", None, "")
+
+    def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
+        """Close the phase before and begin one."""
+        if self._done:
+            self._print()
+        self._begin(name, total, unit)
+        self._emit(name if total is None else f"{name}: {total:,} {unit}")
+
+    def advance(self, amount: int, stored_bytes: int = 0) -> None:
+        """Count, and print when ten seconds have passed."""
+        self._done += amount
+        self._stored_bytes += stored_bytes
+        if time.monotonic() - self._printed > _LINE_SECONDS:
+            self._print()
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        self._emit(text)
+
+    def _begin(self, name: str, total: int | None, unit: str) -> None:
+        self._phase, self._total, self._unit = name, total, unit
+        self._done, self._stored_bytes = 0, 0
+        self._started = self._printed = time.monotonic()
+
+    def _print(self) -> None:
+        self._printed = time.monotonic()
+        rate = self._done / max(self._printed - self._started, 1e-9)
+        parts = [f"{self._done:,}" if self._total is None else f"{self._done:,} of {self._total:,} {self._unit}"]
+        parts.append(f"{rate:,.0f} {self._unit}/s")
+        if self._stored_bytes:
+            parts.append(f"{format_bytes(self._stored_bytes)} stored")
+        if self._total and rate and self._done < self._total:
+            parts.append(f"{(self._total - self._done) / rate:,.0f} s left")
+        self._emit(f"{self._phase}: {', '.join(parts)}")
+
+
+class BarProgress:
+    """One live bar with phase, rate, bytes and time left; use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._rich = RichProgress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=28),
+            _Amount(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=False,
+        )
+        self._task: int | None = None
+
+    def __enter__(self) -> Self:
+        self._rich.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rich.stop()
+
+    def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
+        """Finish the bar before and begin one."""
+        if self._task is not None:
+            self._finish()
+        self._task = self._rich.add_task(name, total=total, unit=unit, stored_bytes=0)
+
+    def advance(self, amount: int, stored_bytes: int = 0) -> None:
+        """Move the bar."""
+        if self._task is None:
+            return
+        task = self._rich.tasks[self._task]
+        self._rich.update(task.id, advance=amount, stored_bytes=task.fields["stored_bytes"] + stored_bytes)
+
+    def note(self, text: str) -> None:
+        """Print above the bars."""
+        self._rich.console.print(text, highlight=False)
+
+    def _finish(self) -> None:
+        task = self._rich.tasks[self._task or 0]
+        total = task.total if task.total is not None else max(task.completed, 1)
+        self._rich.update(task.id, total=total, completed=total)
+
+
+class _Amount(ProgressColumn):
+    """`12,345/40,000 tokens 376/s 12.3 MB`."""
+
+    def render(self, task: Task) -> Text:
+        """Write the amount of one bar."""
+        unit, stored = task.fields["unit"], task.fields["stored_bytes"]
+        total = f"/{task.total:,.0f}" if task.total else ""
+        rate = task.finished_speed or task.speed
+        parts = [f"{task.completed:,.0f}{total} {unit}"] if task.completed or total else []
+        parts += [f"{rate:,.0f}/s"] if rate else []
+        parts += [format_bytes(stored)] if stored else []
+        return Text("  ".join(parts))
+
+
+class Counting:
+    """Turns `(done, total)` calls into steps of the current phase."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def __call__(self, done: int, _total: int) -> None:
+        self._progress.advance(done - self._done)
+        self._done = done
+
+
+def format_bytes(count: float) -> str:
+    """Write bytes for people: 12.3 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:  # noqa: PLR2004 - SI prefixes
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+_current: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+def current_progress(default: Callable[[str], object]) -> Progress:
+    """Return what `showing` set, else plain lines to `default`."""
+    return _current.get() or LineProgress(default)
+
+
+@contextlib.contextmanager
+def showing(progress: Progress) -> Iterator[None]:
+    """Have the flows called within show their progress here."""
+    token = _current.set(progress)
+    try:
+        yield
+    finally:
+        _current.reset(token)

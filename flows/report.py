@@ -1,0 +1,142 @@
+"""The report of a run: machine-readable, exact, left in the store."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.progress import format_bytes
+from storage.files import clear_errors, replace_file
+from storage.store import Store, open_store
+
+Status = Literal["completed", "failed", "interrupted"]
+
+
+class StoreBytes(BaseModel):
+    """Size of all states of a spec in the store: `raw` in the storage dtype, `stored` as files on disk."""
+
+    model_config = ConfigDict(frozen=True)
+
+    raw: int
+    stored: int
+    ratio: float | None = Field(description="raw / stored; null while nothing is stored")
+
+
+class RunReport(BaseModel):
+    """What one run did.
+
+    Attributes:
+        rows: `{in, done, reused, duplicate, rejected: {reason: n}, quarantined: {reason: n}, unfinished}`; `in` equals
+            the sum of the rest, always. `unfinished` is 0 in a completed run.
+        tokens: tokens of the run's distinct samples.
+        tokens_computed: tokens that this run ran through the model.
+        bytes: size of the spec's states in the store at the end of the run.
+        seconds: by phase; `forward` and `write` are sums over the engines, the others wall time.
+        quarantined: hash, reason and detail of each sample set aside.
+        tokens_digest: names the tokens artifact; null when the run ended before there was one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    status: Status
+    error: str | None
+    started: datetime
+    finished: datetime
+    store: Path
+    rows: dict[str, int | dict[str, int]]
+    tokens: int
+    tokens_computed: int
+    bytes: StoreBytes
+    seconds: dict[str, float]
+    spec: dict[str, Any]
+    spec_digest: str
+    tokens_digest: str | None
+    quarantined: list[dict[str, str]]
+    engines: list[str]
+
+    @property
+    def folder(self) -> Path:
+        """Where the report and the engine logs lie."""
+        return run_folder(self.store, self.run_id)
+
+    def one_line(self) -> str:
+        """Return the report as one line of JSON."""
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
+
+    def write(self) -> Path:
+        """Write `report.json` into the run's folder, whole or not at all.
+
+        Raises:
+            StorageError: the store cannot be written.
+        """
+        path = self.folder / "report.json"
+        text = json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+        with clear_errors(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(path, text.encode())
+        return path
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a flow call gives back: the report, and the store ready to read."""
+
+    report: RunReport
+
+    @property
+    def store(self) -> Store:
+        """The states of this run's spec."""
+        return open_store(self.report.store, self.report.spec_digest)
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<12} {value}" for name, value in summarize(self.report)]
+        return "\n".join([f"RunResult({self.report.status})", *lines])
+
+
+def summarize(report: RunReport) -> list[tuple[str, str]]:
+    """Return the report as pairs of label and text, for people."""
+    rows = report.rows
+    counts = [f"{_total(rows[name])} {name}" for name in rows if name != "in" and _total(rows[name])]
+    reasons = [f"{n} {reason}" for key in ("rejected", "quarantined") for reason, n in _reasons(rows[key]).items()]
+    size = report.bytes
+    pairs = [
+        ("rows", f"{rows['in']} = {' + '.join(counts) or '0'}"),
+        ("tokens", f"{report.tokens:,} ({report.tokens_computed:,} computed now)"),
+        ("layers", ", ".join(str(layer) for layer in report.spec["layers"])),
+        ("states", f"{format_bytes(size.raw)} raw, {format_bytes(size.stored)} stored"),
+        ("ratio", "-" if size.ratio is None else f"{size.ratio:.2f}"),
+        ("time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items())),
+        ("store", str(report.store)),
+        ("spec", report.spec_digest),
+        ("report", str(report.folder / "report.json")),
+    ]
+    return [*pairs[:1], ("reasons", ", ".join(reasons)), *pairs[1:]] if reasons else pairs
+
+
+def measure_store(store: Store) -> StoreBytes:
+    """Measure all states of the store's spec."""
+    raw, stored = store.num_tokens() * store.spec.bytes_per_token, store.stored_bytes()
+    return StoreBytes(raw=raw, stored=stored, ratio=round(raw / stored, 4) if stored else None)
+
+
+def new_run_id(now: datetime) -> str:
+    """Return a name that sorts by time and is unique over hosts: 20261129T150000Z-1a2b3c."""
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def run_folder(store: Path, run_id: str) -> Path:
+    """Return the folder of one run's report and logs."""
+    return store / "runs" / run_id
+
+
+def _reasons(value: int | dict[str, int]) -> dict[str, int]:
+    return value if isinstance(value, dict) else {}
+
+
+def _total(value: int | dict[str, int]) -> int:
+    return sum(value.values()) if isinstance(value, dict) else value
