@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Ledger:
     found: set[str] = field(default_factory=set)
     done: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, tuple[str, str]] = field(default_factory=dict)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, message: messages.Message) -> None:
@@ -53,6 +53,8 @@ class Ledger:
     def set_aside(self, findings: list[Finding]) -> None:
         """Move samples that failed validation from done to quarantined."""
         for finding in findings:
+            if finding.sample_hash is None:  # a damaged pack index names no sample
+                continue
             self.done.pop(finding.sample_hash, None)
             self.quarantined[finding.sample_hash] = (finding.reason, finding.detail)
 

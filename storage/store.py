@@ -149,6 +149,15 @@ class Store(Mapping[str, Sample]):
         """Return those of `hashes` that the store lacks, in their order; no payload is read."""
         return [name for name in hashes if name not in self]
 
+    def num_tokens(self) -> int:
+        """Return the tokens of all samples; one small file is read for each loose one.
+
+        Raises:
+            CorruptObjectError: the metadata of a loose object is damaged.
+        """
+        packed = sum(int(self._packs[pack_id].num_tokens[position]) for pack_id, position in self._packed.values())
+        return packed + sum(self[name].num_tokens for name in self._loose - self._packed.keys())
+
     def stored_bytes(self) -> int:
         """Return the bytes of all files of the spec's objects and packs."""
         folders = (objects_folder(self.path, self.spec_digest), packs_folder(self.path, self.spec_digest))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from prefect import task
 
-from storage.packs import PackInfo, compact as compact_objects
+from storage.packs import PackInfo
+from storage.packs import compact as compact_objects
 from tasks.policy import STORE_IS_THE_CACHE
 
 
@@ -16,4 +17,4 @@ def compact_samples(
     return compact_objects(store, spec_digest, on_progress=on_progress)
 
 
-compact = task(compact_samples, name="compact", **STORE_IS_THE_CACHE)
+compact = task(name="compact", **STORE_IS_THE_CACHE)(compact_samples)

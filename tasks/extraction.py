@@ -26,4 +26,4 @@ def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: 
         return engine.run_unit(samples.tolist(), on_event)
 
 
-extract = task(extract_unit, name="extract", **RETRY_DEAD_ENGINE, **STORE_IS_THE_CACHE)
+extract = task(name="extract", **RETRY_DEAD_ENGINE, **STORE_IS_THE_CACHE)(extract_unit)

@@ -27,7 +27,10 @@ def find_faults(hidden_states: torch.Tensor, lengths: list[int]) -> list[Fault |
     nonzero = hidden_states.any(-1).all(-1)
     if bool((finite & nonzero).all()):
         return [None] * len(lengths)
-    return [_describe(*flags) for flags in zip(finite.cpu().split(lengths), nonzero.cpu().split(lengths), strict=True)]
+    return [
+        _describe(*flags)
+        for flags in zip(torch.split(finite.cpu(), lengths), torch.split(nonzero.cpu(), lengths), strict=True)
+    ]
 
 
 def _describe(finite: torch.Tensor, nonzero: torch.Tensor) -> Fault | None:

@@ -4,8 +4,8 @@ from typing import Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import TaskRun
-from prefect.states import State, get_state_exception
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import get_state_exception
 
 from tasks.errors import WorkerError
 

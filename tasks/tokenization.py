@@ -208,4 +208,4 @@ def ensure_tokens(root: Path, spec: TokensSpec, **request: Any) -> Tokens:
     return open_tokens(root, spec.digest()) or tokenize_chats(root, spec, **request)
 
 
-tokenize = task(ensure_tokens, name="tokenize", **STORE_IS_THE_CACHE)
+tokenize = task(name="tokenize", **STORE_IS_THE_CACHE)(ensure_tokens)

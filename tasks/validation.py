@@ -34,4 +34,4 @@ def validate_samples(
     return report
 
 
-validate = task(validate_samples, name="validate", **STORE_IS_THE_CACHE)
+validate = task(name="validate", **STORE_IS_THE_CACHE)(validate_samples)

@@ -110,7 +110,7 @@ class SGLangEngine:
         if layer not in self.options.layers:
             return
         if layer == 0:
-            hidden, residual = kwargs.get("hidden_states", args[1] if len(args) > 1 else None), None
+            hidden, residual = kwargs.get("hidden_states", args[1]), None  # args[0] is the positions
         else:
             hidden, residual = args[0], args[1] if len(args) > 1 else None
         # A copy either way: the fused add-and-norm kernels write into both of their inputs.
@@ -145,7 +145,7 @@ class SGLangEngine:
         )
         final, between = self._runner.forward(forward_batch).logits_output
         if isinstance(between, torch.Tensor):
-            between = between.split(self._info.hidden_size, dim=-1)
+            between = torch.split(between, self._info.hidden_size, dim=-1)
         return final, between or ()
 
     def _make_batch(self, sequences: Sequence[npt.NDArray[np.int32]]) -> Any:

@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,8 +28,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def wait_a_tick(path: Path) -> None:
     """Wait until the file is older than the clock's resolution, without which its digest is not remembered."""
-    import time
-
     time.sleep(2 * CLOCK_TICK_NS / 1e9)
     assert path.exists()
 

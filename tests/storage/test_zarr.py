@@ -12,6 +12,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count
 from storage.columns import Column, ColumnWriter, write_column
+from storage.errors import CorruptObjectError
 from storage.packs import compact
 from storage.shards import decode_index, index_size
 
@@ -94,8 +95,6 @@ def test_a_column_reads_any_slice(tmp_path: Path) -> None:
 
 
 def test_a_column_of_another_dtype_is_refused(tmp_path: Path) -> None:
-    from storage.errors import CorruptObjectError
-
     write_column(tmp_path / "a", np.arange(3, dtype="<i8"))
     with pytest.raises(CorruptObjectError):
         Column(tmp_path / "a", "<i4")
