@@ -1,0 +1,43 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tasks.engine.errors import EngineError, LayerError, error_from_kind
+from tasks.errors import TaskError, TruncatedDataError, WorkerError
+
+
+def subclasses(root):
+    return [root, *(below for child in root.__subclasses__() for below in subclasses(child))]
+
+
+@pytest.mark.parametrize("root", [EngineError, TaskError])
+def test_every_error_has_a_kind_of_its_own(root):
+    kinds = [error.kind for error in subclasses(root)]
+    assert len(set(kinds)) == len(kinds) > 1
+
+
+@pytest.mark.parametrize("error", subclasses(EngineError))
+def test_an_engine_error_crosses_a_pipe_as_kind_and_message(error):
+    rebuilt = error_from_kind(error.kind, "layer 31")
+    assert type(rebuilt) is error
+    assert str(rebuilt) == "layer 31"
+
+
+def test_an_unknown_kind_is_an_engine_error_that_names_it():
+    rebuilt = error_from_kind("of_tomorrow", "text")
+    assert type(rebuilt) is EngineError
+    assert str(rebuilt) == "of_tomorrow: text"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TruncatedDataError(Path("a.jsonl"), 3, 99), WorkerError("died", Path("worker.log")), LayerError("layer 31")],
+)
+def test_errors_survive_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_a_dead_worker_names_its_log():
+    assert "worker.log" in str(WorkerError("died", Path("worker.log")))
