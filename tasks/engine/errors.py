@@ -55,26 +55,3 @@ class EngineOutOfMemoryError(EngineError):
     """A batch does not fit the device; a smaller one may."""
 
     kind = "out_of_memory"
-
-
-_BY_KIND: dict[str, type[EngineError]] = {
-    error.kind: error
-    for error in (
-        EngineError,
-        ModelNotFoundError,
-        NotAModelError,
-        UnsupportedArchitectureError,
-        LayerError,
-        DeviceError,
-        EngineVersionError,
-        EngineStateError,
-        EngineOutOfMemoryError,
-    )
-}
-
-
-def error_from_kind(kind: str, message: str) -> EngineError:
-    """Rebuild the error that another process sent as `kind` and message; an unknown kind becomes `EngineError`."""
-    if kind in _BY_KIND:
-        return _BY_KIND[kind](message)
-    return EngineError(f"{kind}: {message}")

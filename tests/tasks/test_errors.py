@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.engine.errors import EngineError, LayerError, error_from_kind
+from tasks.engine.errors import EngineError, LayerError
 from tasks.errors import TaskError, TruncatedDataError, WorkerError
 
 
@@ -15,19 +15,6 @@ def subclasses(root):
 def test_every_error_has_a_kind_of_its_own(root):
     kinds = [error.kind for error in subclasses(root)]
     assert len(set(kinds)) == len(kinds) > 1
-
-
-@pytest.mark.parametrize("error", subclasses(EngineError))
-def test_an_engine_error_crosses_a_pipe_as_kind_and_message(error):
-    rebuilt = error_from_kind(error.kind, "layer 31")
-    assert type(rebuilt) is error
-    assert str(rebuilt) == "layer 31"
-
-
-def test_an_unknown_kind_is_an_engine_error_that_names_it():
-    rebuilt = error_from_kind("of_tomorrow", "text")
-    assert type(rebuilt) is EngineError
-    assert str(rebuilt) == "of_tomorrow: text"
 
 
 @pytest.mark.parametrize(
