@@ -40,7 +40,7 @@ class ShardIndex:
     def encode(self, num_chunks: int) -> bytes:
         """Return the index as it ends a shard of `num_chunks` inner chunks; those not written are empty."""
         entries = np.full((num_chunks, 2), MISSING, "<u8")
-        entries[: len(self._entries)] = self._entries
+        entries[: len(self)] = np.array(self._entries, "<u8").reshape(-1, 2)
         return add_checksum(entries.tobytes())
 
 

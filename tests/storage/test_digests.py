@@ -49,7 +49,11 @@ def test_sample_hash_ignores_memory_layout_and_refuses_other_dtypes() -> None:
         sample_hash(ids.astype(np.int64))
 
 
-@given(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))))
+@given(
+    st.dictionaries(
+        st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))
+    )
+)
 def test_canonical_json_is_one_text_whatever_the_order(value: dict) -> None:
     text = canonical_json(value)
     assert text == canonical_json(dict(reversed(value.items())))

@@ -10,7 +10,9 @@ from storage.specs import bits_of
 
 
 def test_a_spec_survives_its_json(spec: StateSpec) -> None:
-    full = replace(spec, quantization="int4", numerics={"tp_size": 2, "eps": 1e-6, "deterministic": True, "backend": "triton"})
+    full = replace(
+        spec, quantization="int4", numerics={"tp_size": 2, "eps": 1e-6, "deterministic": True, "backend": "triton"}
+    )
     assert StateSpec.from_json(full.to_json()) == full
 
 

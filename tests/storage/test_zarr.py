@@ -44,7 +44,9 @@ def inner_chunks(shard: Path, num_chunks: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_zarr_python_writes_the_same_document_and_the_same_chunks(tmp_path: Path, make_filled: Callable, dtype: str) -> None:
+def test_zarr_python_writes_the_same_document_and_the_same_chunks(
+    tmp_path: Path, make_filled: Callable, dtype: str
+) -> None:
     filled = make_filled((700,), storage_dtype=dtype)
     ours = filled.objects()[0] / "hidden_states"
     zarr_twin(tmp_path / "twin", ours)
@@ -64,7 +66,9 @@ def test_the_chunks_of_a_sample_are_one_range_in_c_order(filled) -> None:
     ("dtype", "row_shape"), [("<i4", ()), ("<i8", ()), ("u1", ()), ("<u4", ()), ("u1", (32,))], ids=str
 )
 @pytest.mark.parametrize(("num_rows", "chunk_rows"), [(0, 4), (3, 4), (4, 4), (11, 4)])
-def test_columns_are_those_of_zarr_python(tmp_path: Path, dtype: str, row_shape: tuple, num_rows: int, chunk_rows: int) -> None:
+def test_columns_are_those_of_zarr_python(
+    tmp_path: Path, dtype: str, row_shape: tuple, num_rows: int, chunk_rows: int
+) -> None:
     values = np.random.default_rng(0).integers(0, 200, (num_rows, *row_shape)).astype(dtype)
     writer = ColumnWriter(tmp_path / "ours", dtype, chunk_rows, row_shape)
     for part in np.array_split(values, 3):
@@ -72,7 +76,12 @@ def test_columns_are_those_of_zarr_python(tmp_path: Path, dtype: str, row_shape:
     writer.close()
     chunks = (max(1, min(num_rows, chunk_rows)), *row_shape)
     twin = zarr.create_array(
-        tmp_path / "twin", shape=values.shape, dtype=values.dtype, chunks=chunks, compressors=[Crc32cCodec()], filters=None
+        tmp_path / "twin",
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=chunks,
+        compressors=[Crc32cCodec()],
+        filters=None,
     )
     twin[:] = values
     files = sorted(p.relative_to(tmp_path / "twin") for p in (tmp_path / "twin").rglob("*") if p.is_file())
@@ -137,7 +146,9 @@ def test_tensorstore_alone_reads_loose_and_packed(make_filled: Callable, dtype: 
         assert np.array_equal(open_tensorstore(folder / "input_ids"), input_ids)
     compact(filled.path, filled.digest, shard_bytes=512 * filled.spec.bytes_per_token)
     (pack,) = filled.packs()
-    arrays = {name: open_tensorstore(pack / name) for name in ("hidden_states", "input_ids", "sample_hash", "row_start")}
+    arrays = {
+        name: open_tensorstore(pack / name) for name in ("hidden_states", "input_ids", "sample_hash", "row_start")
+    }
     for name, start in zip(arrays["sample_hash"], arrays["row_start"], strict=True):
         input_ids, states = filled.samples[name.tobytes().hex()]
         rows = slice(start, start + len(input_ids))

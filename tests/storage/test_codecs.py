@@ -1,0 +1,56 @@
+"""The codec chain and the shard index, for any bytes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.codecs import TOKENS_PER_CHUNK, add_checksum, decode_chunk, encode_chunk, strip_checksum
+from storage.errors import ChecksumError, CorruptObjectError, TornObjectError
+from storage.shards import MISSING, ShardIndex, decode_index, index_size
+
+
+def test_crc32c_is_the_castagnoli_one_little_endian() -> None:
+    assert add_checksum(b"123456789")[-4:] == bytes.fromhex("e3069283")[::-1]
+
+
+@given(st.binary(max_size=200), st.data())
+def test_any_flipped_bit_is_caught(body: bytes, data: st.DataObject) -> None:
+    encoded = bytearray(add_checksum(body))
+    assert strip_checksum(bytes(encoded), "x") == body
+    position = data.draw(st.integers(0, 8 * len(encoded) - 1))
+    encoded[position // 8] ^= 1 << position % 8
+    with pytest.raises(ChecksumError, match="x has crc32c"):
+        strip_checksum(bytes(encoded), "x")
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<f2", "<f4"])
+def test_a_chunk_decodes_to_what_was_encoded(dtype: str) -> None:
+    bits = np.random.default_rng(0).integers(0, 256, (TOKENS_PER_CHUNK, 12 * np.dtype(dtype).itemsize), dtype=np.uint8)
+    values = bits.view(dtype)
+    assert decode_chunk(encode_chunk(values), np.dtype(dtype), 12, "x").tobytes() == values.tobytes()
+
+
+def test_a_chunk_of_another_shape_or_none_is_refused() -> None:
+    values = np.zeros((TOKENS_PER_CHUNK, 12), "<u2")
+    with pytest.raises(CorruptObjectError, match="decodes to 6144 bytes, expected 6656"):
+        decode_chunk(encode_chunk(values), np.dtype("<u2"), 13, "x")
+    with pytest.raises(CorruptObjectError, match="not a Blosc stream"):
+        decode_chunk(add_checksum(b"nonsense" * 9), np.dtype("<u2"), 12, "x")
+    with pytest.raises(TornObjectError):
+        decode_chunk(b"abc", np.dtype("<u2"), 12, "x")
+
+
+@given(st.lists(st.integers(1, 1 << 40), max_size=20), st.integers(0, 5))
+def test_an_index_says_where_chunks_lie_and_which_are_not_there(sizes: list[int], absent: int) -> None:
+    index = ShardIndex()
+    for size in sizes:
+        index.append(size)
+    num_chunks = len(sizes) + absent
+    encoded = index.encode(num_chunks)
+    assert len(encoded) == index_size(num_chunks)
+    decoded = decode_index(encoded, num_chunks, "x")
+    assert decoded[:, 1].tolist() == sizes + [int(MISSING)] * absent
+    assert decoded[:, 0].tolist() == [sum(sizes[:i]) for i in range(len(sizes))] + [int(MISSING)] * absent
+    with pytest.raises(CorruptObjectError):
+        decode_index(encoded, num_chunks + 1, "x")
