@@ -58,7 +58,7 @@ def settings(arguments: argparse.Namespace) -> int:
     table = Table("setting", "value", "from", box=None)
     for item in explained:
         table.add_row(item.name, str(_plain(item.value)), item.source)
-    Console(highlight=False).print(table)
+    _stdout().print(table)
     return 0
 
 
@@ -190,7 +190,7 @@ def _print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for label, text in pairs:
         table.add_row(label, text)
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+    _stdout().print(table)
 
 
 def _text(name: str, value: Any) -> str:
@@ -228,6 +228,11 @@ def _progress() -> Iterator[None]:
         return
     with BarProgress(console) as bars, showing(bars):
         yield
+
+
+def _stdout() -> Console:
+    """Return a console that never wraps a digest or a path where no person looks at the width."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def _print_line(text: str) -> None:

@@ -16,7 +16,7 @@ from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
 from tasks.planning import Plan
-from tasks.tokenization import make_tokens_spec
+from tasks.tokens_specs import make_tokens_spec
 
 # A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
 # on a CPU a small batch shows progress and loses little to an interruption.

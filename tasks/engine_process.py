@@ -52,12 +52,12 @@ class EngineProcess:
             connection.send_bytes(messages.encode(messages.RunUnit(samples)))
             while not isinstance(message := self._receive(connection), messages.UnitDone):
                 on_event(message)
-            return message
         except (EOFError, OSError) as error:
             raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
         except BaseException:
             self.kill()
             raise
+        return message
 
     def close(self) -> None:
         """End the worker: ask first, kill after ten seconds."""

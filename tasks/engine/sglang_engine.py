@@ -23,7 +23,7 @@ from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
 from sglang.srt.model_executor.model_runner import ModelRunner, ParallelState
 from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
-from sglang.srt.runtime_context import publish
+from sglang.srt.runtime_context import publish, reset_context
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -72,6 +72,7 @@ class SGLangEngine:
         """Free the model and leave SGLang's process groups, so that another engine can start in this process."""
         del self._runner
         cleanup_dist_env_and_memory()
+        reset_context()
 
     def _check_batch(self, sequences: Sequence[npt.NDArray[np.int32]], num_tokens: int) -> None:
         limit = self.options.max_batch_tokens

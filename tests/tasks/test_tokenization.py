@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from storage.store import init_store
 from tasks.chats import REASONS
 from tasks.errors import DataNotFoundError, EmptyDataError, TokenizerError, TruncatedDataError
-from tasks.tokenization import make_tokens_spec, tokenize_chats, tokenizer_spec
+from tasks.tokenization import tokenize_chats
+from tasks.tokens_specs import make_tokens_spec, tokenizer_spec
 
 GOOD = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello, you."}]}
 LIMITS = {"max_length": 8192, "too_long": "reject"}
@@ -281,7 +282,7 @@ def test_lengths_in_tokenizer_json_do_not_cut_or_pad(root, model_copy, smollm2, 
 
 def test_the_spec_needs_neither_torch_nor_transformers(smollm2, write):
     code = (
-        "import sys; from pathlib import Path; from tasks.tokenization import make_tokens_spec as make;"
+        "import sys; from pathlib import Path; from tasks.tokens_specs import make_tokens_spec as make;"
         "make(Path(sys.argv[1]), [Path(sys.argv[2])], max_length=9, too_long='reject');"
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
     )
