@@ -20,13 +20,14 @@ class ColumnWriter:
     """Append rows to a new array; memory is one chunk.
 
     Args:
-        path: the array's folder.
+        path: the array's folder, which is made.
         dtype: little-endian dtype of the elements.
         chunk_rows: rows of a chunk; an array with fewer rows gets one chunk of its own length.
         row_shape: shape of one row.
     """
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, chunk_rows: int, row_shape: tuple[int, ...] = ()) -> None:
+        path.mkdir()
         self._path = path
         self._buffer = np.zeros((chunk_rows, *row_shape), dtype)
         self._filled = 0
@@ -53,11 +54,11 @@ class ColumnWriter:
             self._buffer[self._filled :] = 0
             self._flush()
         document = column_document((self.num_rows, *self._buffer.shape[1:]), self._buffer.dtype, chunk_rows)
-        write_file(self._path / DOCUMENT, [encode_document(document)])
+        write_file(self._path, DOCUMENT, [encode_document(document)])
 
     def _flush(self) -> None:
         chunk = (self.num_rows - 1) // len(self._buffer)
-        write_file(chunk_path(self._path, chunk, self._buffer.ndim), [add_checksum(self._buffer.tobytes())])
+        write_file(self._path, chunk_key(chunk, self._buffer.ndim), [add_checksum(self._buffer.tobytes())])
         self._filled = 0
 
 
@@ -108,7 +109,7 @@ class Column:
         return int(num_rows), int(chunk_rows)
 
     def _read_chunk(self, chunk: int) -> npt.NDArray[Any]:
-        path = chunk_path(self._path, chunk, 1 + len(self._row_shape))
+        path = self._path / chunk_key(chunk, 1 + len(self._row_shape))
         body = strip_checksum(path.read_bytes(), str(path))
         shape = (self._chunk_rows, *self._row_shape)
         if len(body) != np.prod(shape, dtype=int) * self._dtype.itemsize:
@@ -116,6 +117,6 @@ class Column:
         return np.frombuffer(body, self._dtype).reshape(shape)
 
 
-def chunk_path(array: Path, chunk: int, num_axes: int) -> Path:
-    """Return the file of chunk number `chunk` along the first axis; the other axes have one chunk."""
-    return array.joinpath("c", str(chunk), *["0"] * (num_axes - 1))
+def chunk_key(chunk: int, num_axes: int) -> str:
+    """Return the key of chunk number `chunk` along the first axis; the other axes have one chunk."""
+    return "/".join(["c", str(chunk), *["0"] * (num_axes - 1)])

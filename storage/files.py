@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from storage.errors import CorruptObjectError, StoreFullError, StoreNotFoundError, StoreReadOnlyError, TornObjectError
 
@@ -48,7 +48,7 @@ def staging(root: Path, needed_bytes: int | None = None) -> Iterator[Path]:
     """
     if not root.is_dir():
         raise StoreNotFoundError(f"{root} is not a folder; create the store first")
-    folder = root / STAGING / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    folder = root / STAGING / f"{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
     with clear_errors(root, needed_bytes):
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir()
@@ -59,10 +59,21 @@ def staging(root: Path, needed_bytes: int | None = None) -> Iterator[Path]:
                 shutil.rmtree(folder)
 
 
-def write_file(path: Path, parts: Iterable[bytes]) -> int:
-    """Create `path` with the bytes of `parts`, on disk when this returns; give their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
+def create_file(folder: Path, name: str) -> BinaryIO:
+    """Open the new file `name`, which may have slashes, below a folder.
+
+    Raises:
+        FileNotFoundError: the folder is gone. It is not made again, since what was in it would then lack.
+    """
+    path = folder / name
+    for parent in reversed(path.relative_to(folder).parents[:-1]):
+        (folder / parent).mkdir(exist_ok=True)
+    return path.open("xb")
+
+
+def write_file(folder: Path, name: str, parts: Iterable[bytes]) -> int:
+    """Create the file `name` below a folder with the bytes of `parts`, on disk when this returns; give their number."""
+    with create_file(folder, name) as file:
         num_bytes = sum(file.write(part) for part in parts)
         file.flush()
         os.fsync(file.fileno())
@@ -93,7 +104,7 @@ def replace_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     make_folder(path.parent)
     try:
-        write_file(temporary, [data])
+        write_file(path.parent, temporary.name, [data])
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -104,7 +115,7 @@ def mark(path: Path) -> None:
     """Create an empty file; one that is there already is fine."""
     make_folder(path.parent)
     with suppress(FileExistsError):
-        write_file(path, [])
+        write_file(path.parent, path.name, [])
     _sync_folder(path.parent)
 
 
@@ -122,9 +133,7 @@ def sweep(root: Path) -> int:
     if not (root / STAGING).is_dir():
         return 0
     stale = [folder for folder in (root / STAGING).iterdir() if _is_stale(folder.name)]
-    for folder in stale:
-        # Another process may be sweeping the same folder; what is left over goes with the next sweep.
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_folders(root, stale)
     return len(stale)
 
 
@@ -143,9 +152,14 @@ def _file_bytes(path: Path) -> int:
         return 0
 
 
+def _host() -> str:
+    # Containers may share a host name, but a process id means something in its own PID namespace alone.
+    return f"{socket.gethostname()}.{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
 def _is_stale(name: str) -> bool:
     host, _, rest = name.rpartition("-")[0].rpartition("-")
-    if host != socket.gethostname() or not rest.isdecimal():
+    if host != _host() or not rest.isdecimal():
         return False
     try:
         os.kill(int(rest), 0)

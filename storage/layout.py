@@ -11,6 +11,7 @@ from storage.files import read_document
 FORMAT = "aerie"
 FORMAT_VERSION = 1
 HEADER = "aerie.json"
+PREFIX_LENGTH = 2
 
 
 def spec_path(store: Path, spec_digest: str) -> Path:
@@ -25,7 +26,7 @@ def objects_folder(store: Path, spec_digest: str) -> Path:
 
 def object_path(store: Path, spec_digest: str, sample_hash: str) -> Path:
     """One loose object."""
-    return objects_folder(store, spec_digest) / sample_hash[:2] / sample_hash
+    return objects_folder(store, spec_digest) / sample_hash[:PREFIX_LENGTH] / sample_hash
 
 
 def packs_folder(store: Path, spec_digest: str) -> Path:
@@ -60,9 +61,9 @@ def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 def loose_hashes(store: Path, spec_digest: str) -> Iterator[str]:
     """List the sample hashes of the loose objects of one spec."""
     for prefix in entries(objects_folder(store, spec_digest)):
-        for entry in entries(Path(prefix.path)):
-            if is_digest(entry.name) and entry.name.startswith(prefix.name):
-                yield entry.name
+        if len(prefix.name) == PREFIX_LENGTH and prefix.is_dir():
+            names = (entry.name for entry in entries(Path(prefix.path)))
+            yield from (name for name in names if is_digest(name) and name.startswith(prefix.name))
 
 
 def check_version(store: Path) -> None:

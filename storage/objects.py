@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, encode_chunk
-from storage.columns import DOCUMENT, Column, chunk_path, write_column
+from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
 from storage.files import commit, folder_bytes, read_document, staging, write_file
@@ -86,8 +86,8 @@ class ObjectWriter:
 
     def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
         for path, document in loose_documents(self._spec, self._digest, name, len(input_ids)).items():
-            write_file(folder / path, [encode_document(document)])
-        write_file(chunk_path(folder / "hidden_states", 0, 3), _shard_parts(states))
+            write_file(folder, path, [encode_document(document)])
+        write_file(folder, f"hidden_states/{chunk_key(0, 3)}", _shard_parts(states))
         write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
 
 

@@ -151,7 +151,7 @@ def verify_chunks(rows: StoredRows) -> tuple[int, int]:
 
 def pack_ids(store: Path, spec_digest: str) -> list[str]:
     """List the packs of one spec."""
-    return sorted(entry.name for entry in entries(packs_folder(store, spec_digest)))
+    return sorted(entry.name for entry in entries(packs_folder(store, spec_digest)) if is_digest(entry.name))
 
 
 def open_pack(store: Path, spec: StateSpec, pack_id: str) -> Pack:

@@ -1,18 +1,20 @@
 """Writing one pack: encoded inner chunks are copied into new shards as they are."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.arrays import encode_document
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, strip_checksum
-from storage.columns import ColumnWriter, chunk_path, write_column
-from storage.files import write_file
+from storage.columns import ColumnWriter, chunk_key, write_column
+from storage.files import create_file, write_file
 from storage.pack_index import pack_documents, pack_id_of
-from storage.samples import StoredRows
+from storage.samples import EncodedChunk
 from storage.shards import ShardIndex
 from storage.specs import StateSpec
 
@@ -50,16 +52,19 @@ class PackWriter:
         if self._file is not None:
             self._file.close()
 
-    def add(self, name: str, rows: StoredRows) -> None:
+    def add(self, name: str, input_ids: npt.NDArray[np.int32], chunks: Iterable[EncodedChunk]) -> None:
         """Append one sample; names must come in ascending order.
 
+        Args:
+            name: its sample hash.
+            input_ids: int32[num_tokens].
+            chunks: all its encoded inner chunks, in C order.
+
         Raises:
-            FileNotFoundError: the sample has gone from where it was; nothing was added.
             CorruptObjectError: a chunk does not have its crc32c; the pack must be given up.
         """
-        input_ids = rows.input_ids()
         checksum = 0
-        for chunk in rows.encoded():
+        for chunk in chunks:
             strip_checksum(chunk.data, f"sample {name}, chunk {chunk.chunk}, slot {chunk.slot}")
             self._append_chunk(chunk.data)
             checksum = crc32c(chunk.data, checksum)
@@ -86,7 +91,7 @@ class PackWriter:
         shard_rows = min(self._shard_rows, self.num_rows)
         documents = pack_documents(self._spec, pack_id, len(self.sample_hashes), self.num_rows, shard_rows)
         for path, document in documents.items():
-            write_file(self._folder / path, [encode_document(document)])
+            write_file(self._folder, path, [encode_document(document)])
         return pack_id
 
     @property
@@ -95,9 +100,7 @@ class PackWriter:
 
     def _append_chunk(self, data: bytes) -> None:
         if self._file is None:
-            path = chunk_path(self._folder / "hidden_states", self._shard, 3)
-            path.parent.mkdir(parents=True)
-            self._file = path.open("xb")
+            self._file = create_file(self._folder, f"hidden_states/{chunk_key(self._shard, 3)}")
         self.num_bytes += self._file.write(data)
         self._index.append(len(data))
         if len(self._index) == self._chunks_per_shard:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -140,10 +139,12 @@ def _copy(store: Path, spec: StateSpec, name: str, writer: PackWriter) -> bool:
         rows = open_loose(folder, spec)
         verify_ids(rows, name)
         verify_chunks(rows)
+        chunks = rows.encoded()
+        first = next(chunks)  # holds the file open, whatever becomes of the object
+        input_ids = rows.input_ids()
     except (CorruptObjectError, FileNotFoundError):
         return not folder.exists()  # gone: another compaction was faster
-    with suppress(FileNotFoundError):  # the same, a moment later; nothing was added
-        writer.add(name, rows)
+    writer.add(name, input_ids, chain([first], chunks))
     return True
 
 

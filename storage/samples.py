@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
-from storage.columns import Column, chunk_path
+from storage.columns import Column, chunk_key
 from storage.errors import SpecError, TornObjectError
 from storage.files import missing_is_torn
 from storage.shards import MISSING, decode_index, index_size
@@ -66,7 +66,7 @@ class StateArray:
 
     def shard_path(self, shard: int) -> Path:
         """Return the file of a shard."""
-        return chunk_path(self._path, shard, 3)
+        return self._path / chunk_key(shard, 3)
 
     def read_index(self, shard: int) -> npt.NDArray[Any]:
         """Return the index of a shard: uint64[inner chunks, 2], offset and length in bytes."""

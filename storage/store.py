@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from storage.digests import canonical_json, sha256_hex
+from storage.digests import canonical_json, is_digest, sha256_hex
 from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
 from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging, sweep
 from storage.layout import (
@@ -54,19 +54,17 @@ def _write_header(path: Path) -> None:
 
 
 def add_spec(path: Path, spec: StateSpec) -> str:
-    """Record a spec in the store, if it is not there yet; return its digest.
+    """Record a spec in the store, if it is not there yet or damaged; return its digest.
 
     Raises:
-        CorruptObjectError: the spec recorded under this digest is another.
         StoreReadOnlyError, StoreFullError: the store cannot be written.
     """
     check_version(path)
     digest = spec.digest()
-    if spec_path(path, digest).exists():
-        read_spec(path, digest)
-        return digest
-    with clear_errors(path):
-        replace_file(spec_path(path, digest), canonical_json(spec.to_json()))
+    file, text = spec_path(path, digest), canonical_json(spec.to_json())
+    if not file.exists() or file.read_bytes() != text:
+        with clear_errors(path):
+            replace_file(file, text)
     return digest
 
 
@@ -81,17 +79,14 @@ def read_spec(path: Path, spec_digest: str) -> StateSpec:
     if not file.exists():
         raise SpecError(f"{path} has no spec {spec_digest}; it has {spec_digests(path)}")
     if sha256_hex(file.read_bytes()) != spec_digest:
-        raise CorruptObjectError(
-            f"{file} does not have the digest in its name; restore it, or write it again with the same job"
-        )
+        raise CorruptObjectError(f"{file} does not have the digest in its name; run the job that made it again")
     return StateSpec.from_json(read_document(file))
 
 
 def spec_digests(path: Path) -> list[str]:
     """List the digests of the recorded specs."""
-    return sorted(
-        entry.name.removesuffix(".json") for entry in entries(path / "specs") if not entry.name.startswith(".")
-    )
+    names = (entry.name.removesuffix(".json") for entry in entries(path / "specs"))
+    return sorted(name for name in names if is_digest(name))
 
 
 def open_store(path: Path | str, spec_digest: str | None = None) -> "Store":

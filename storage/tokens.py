@@ -109,7 +109,7 @@ class TokensWriter:
             column.close()
         self._rejects.flush()
         os.fsync(self._rejects.fileno())
-        write_file(self._folder / DOCUMENT, [encode_document(group_document(self._attributes()))])
+        write_file(self._folder, DOCUMENT, [encode_document(group_document(self._attributes()))])
         digest = self._spec.digest()
         commit(self._folder, tokens_folder(self._root, digest))
         return Tokens(tokens_folder(self._root, digest), digest)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.codecs import TOKENS_PER_CHUNK, add_checksum, decode_chunk, encode_chunk, strip_checksum
@@ -14,6 +14,7 @@ def test_crc32c_is_the_castagnoli_one_little_endian() -> None:
     assert add_checksum(b"123456789")[-4:] == bytes.fromhex("e3069283")[::-1]
 
 
+@settings(deadline=None)  # two busy cores
 @given(st.binary(max_size=200), st.data())
 def test_any_flipped_bit_is_caught(body: bytes, data: st.DataObject) -> None:
     encoded = bytearray(add_checksum(body))
@@ -41,6 +42,7 @@ def test_a_chunk_of_another_shape_or_none_is_refused() -> None:
         decode_chunk(b"abc", np.dtype("<u2"), 12, "x")
 
 
+@settings(deadline=None)  # two busy cores
 @given(st.lists(st.integers(1, 1 << 40), max_size=20), st.integers(0, 5))
 def test_an_index_says_where_chunks_lie_and_which_are_not_there(sizes: list[int], absent: int) -> None:
     index = ShardIndex()

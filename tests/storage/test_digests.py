@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import StateSpec, TokensSpec
@@ -49,6 +49,7 @@ def test_sample_hash_ignores_memory_layout_and_refuses_other_dtypes() -> None:
         sample_hash(ids.astype(np.int64))
 
 
+@settings(deadline=None)  # two busy cores
 @given(
     st.dictionaries(
         st.text(), st.one_of(st.integers(), st.text(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))

@@ -1,18 +1,20 @@
 """SIGKILL at any moment: what is committed is whole, what is not is not seen, and a rerun completes."""
 
 import os
-import socket
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from storage import init_store, open_store
+from storage import columns, init_store, objects, open_store
 from storage.checks import check_store
+from storage.files import staging
+from storage.objects import ObjectWriter
 
 PRELUDE = f"""
 import sys; from pathlib import Path
@@ -99,10 +101,40 @@ def test_no_sample_is_lost_by_a_kill_in_mid_compaction(make_filled: Callable) ->
         assert store[name].hidden_states().tobytes() == states.tobytes()
 
 
-@pytest.mark.parametrize("name", ["{host}-{pid}-00", "other-host-1-00", "not-ours", "{host}-x-00"])
+@pytest.mark.parametrize(
+    "name", ["{host}-{pid}-00", "other-host.1-1-00", "{container}-{dead}-00", "not-ours", "{host}-x-00"]
+)
 def test_staging_of_the_living_and_of_other_hosts_is_left_alone(tmp_path: Path, name: str) -> None:
     init_store(tmp_path / "s")
-    folder = tmp_path / "s/tmp" / name.format(host=socket.gethostname(), pid=os.getpid())
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    with staging(tmp_path / "s") as mine:
+        host = mine.name.rsplit("-", 2)[0]
+    names = {"host": host, "container": f"{host}0", "pid": os.getpid(), "dead": dead.pid}
+    folder = tmp_path / "s/tmp" / name.format(**names)
     folder.mkdir()
+    (tmp_path / "s/tmp" / "{host}-{dead}-00".format(**names)).mkdir()
     init_store(tmp_path / "s")
-    assert folder.exists()
+    assert list((tmp_path / "s/tmp").iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_an_object_whose_staging_was_removed_is_not_committed(
+    make_filled: Callable, sample_of: Callable, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Somebody clears tmp by hand while we write: no part of the object may come into its place."""
+    filled = make_filled(())
+    write_file, calls = objects.write_file, iter(range(100))
+
+    def write_then_clear(folder: Path, name: str, parts: Iterable[bytes]) -> int:
+        num_bytes = write_file(folder, name, parts)
+        if next(calls) == moment:
+            shutil.rmtree(filled.path / "tmp")
+        return num_bytes
+
+    monkeypatch.setattr(objects, "write_file", write_then_clear)
+    monkeypatch.setattr(columns, "write_file", write_then_clear)
+    with pytest.raises(FileNotFoundError):
+        ObjectWriter(filled.path, filled.spec).write(*sample_of(20, 0))
+    assert not filled.objects()
+    assert not (filled.path / "tmp").exists()

@@ -108,8 +108,20 @@ def test_every_flipped_bit_of_a_spec_is_noticed(filled) -> None:
         file.write_bytes(data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :])
         with pytest.raises(CorruptObjectError, match="digest in its name"):
             open_store(filled.path)
-    with pytest.raises(CorruptObjectError):
-        add_spec(filled.path, filled.spec)
+    add_spec(filled.path, filled.spec)
+    assert read_spec(filled.path, filled.digest) == filled.spec, "the job that made it heals it"
+
+
+def test_names_that_are_not_ours_are_ignored(filled) -> None:
+    filled.write(20, seed=60)
+    for folder in ("", "specs", f"objects/{filled.digest}", f"objects/{filled.digest}/00", f"packs/{filled.digest}"):
+        (filled.path / folder).mkdir(parents=True, exist_ok=True)
+        (filled.path / folder / ".nfs0001").touch()
+        (filled.path / folder / "notes").mkdir()
+    assert set(open_store(filled.path)) == set(filled.samples)
+    compact(filled.path, filled.digest)
+    assert set(open_store(filled.path)) == set(filled.samples)
+    assert not check_store(filled.path, filled.digest).findings
 
 
 def test_a_store_is_a_mapping(filled) -> None:
