@@ -62,7 +62,7 @@ def compact(
 
     Raises:
         StoreFullError, StoreReadOnlyError: the store cannot be written; no source has been removed without its pack.
-        CorruptObjectError: the disk gave back other bytes than were written.
+        CorruptObjectError: the disk gave back other bytes than were written, or the index of an older pack is damaged.
     """
     check_version(path)
     spec = read_spec(path, spec_digest)
