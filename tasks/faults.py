@@ -1,8 +1,11 @@
 """States that must never be stored: not finite, or zero where a model cannot give zero."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from tasks.engine.layers import LayerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,18 +16,19 @@ class Fault:
     detail: str
 
 
-def find_faults(hidden_states: torch.Tensor, lengths: list[int]) -> list[Fault | None]:
+def find_faults(hidden_states: torch.Tensor, lengths: list[int], layers: Sequence[LayerId]) -> list[Fault | None]:
     """Check the samples of one packed batch, on the device they are on.
 
     Args:
         hidden_states: [sum(lengths), num_captured, hidden_size].
         lengths: tokens of each sample, in order.
+        layers: ids of the captured layers. A zero row of layer 0 is no fault: a padding token's embedding may be zero.
 
     Returns:
         One entry a sample: its first fault, or None.
     """
     finite = hidden_states.isfinite().flatten(1).all(1)
-    nonzero = hidden_states.any(-1).all(-1)
+    nonzero = hidden_states[:, 1 if layers[0] == 0 else 0 :].any(-1).all(-1)
     if bool((finite & nonzero).all()):
         return [None] * len(lengths)
     return [

@@ -108,7 +108,7 @@ class Worker:
         started = time.monotonic()
         try:
             states = self._engine.forward(sequences)
-            faults = find_faults(states, [len(ids) for ids in sequences])
+            faults = find_faults(states, [len(ids) for ids in sequences], self._engine.options.layers)
             states = states.cpu()
         except EngineOutOfMemoryError as error:
             self._split(batch, error)

@@ -39,13 +39,15 @@ YARN: dict[str, Any] = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+# Of SGLang's GPU kernels, some refuse heads smaller than those of real models.
+HEAD_DIM = 128
 TINY_MODELS: dict[str, dict[str, Any]] = {
     "llama": {**COMMON, "model_type": "llama"},
-    "qwen3": {**COMMON, "model_type": "qwen3", "head_dim": 32},
+    "qwen3": {**COMMON, "model_type": "qwen3", "head_dim": HEAD_DIM},
     "qwen3-moe": {
         **COMMON,
         "model_type": "qwen3_moe",
-        "head_dim": 32,
+        "head_dim": HEAD_DIM,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,
