@@ -4,12 +4,15 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 
+from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress
 from storage.checks import CheckReport
 from storage.packs import PackInfo
 from storage.store import open_store
 from tasks.compaction import compact
 from tasks.validation import validate
+
+tie_server()
 
 
 @flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)

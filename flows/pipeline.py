@@ -12,6 +12,7 @@ from prefect.futures import PrefectFuture
 
 from flows.accounting import Ledger
 from flows.job import Job, prepare_job
+from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress, format_bytes
 from flows.report import RunReport, RunResult, Status, measure_store, new_run_id, run_folder
 from flows.settings import Settings
@@ -24,6 +25,8 @@ from tasks.extraction import extract
 from tasks.planning import Plan, cut_units, make_plan, require_space
 from tasks.tokenization import tokenize
 from tasks.validation import validate
+
+tie_server()
 
 
 @dataclass

@@ -22,6 +22,16 @@ def apply() -> None:
         os.environ[name] = ",".join([*known, *(host for host in _LOOPBACK if host not in known)])
 
 
+def tie_server() -> None:
+    """Have Prefect's temporary server, where there is no other, left alone by Ctrl-C and end with this process."""
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - the command line often does without prefect
+
+    if get_current_settings().api.url is None:
+        from flows.prefect_server import TiedServer  # noqa: PLC0415 - imports Prefect's server, two seconds
+
+        TiedServer()
+
+
 def quiet_console() -> None:
     """Keep Prefect's log off the terminal, where progress and one-line errors go; its server still gets it."""
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

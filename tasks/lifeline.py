@@ -18,7 +18,12 @@ def tie_to_parent(parent_pid: int) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    _exit_if_orphaned(parent_pid)  # the parent may have died before the call above
+    watch_parent(parent_pid)
+
+
+def watch_parent(parent_pid: int) -> None:
+    """Die within a second of the parent, by a thread, whichever thread spawned us."""
+    _exit_if_orphaned(parent_pid)  # it may have died already
     threading.Thread(target=_watch, args=(parent_pid,), name="lifeline", daemon=True).start()
 
 
