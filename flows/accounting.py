@@ -19,6 +19,7 @@ class Ledger:
 
     Attributes:
         rejected: rows without token ids, by reason.
+        truncated: kept rows that were cut to the longest length.
         found: hashes of samples that were in the store when their turn came.
         done: hash -> tokens of samples that this run computed and committed.
         quarantined: hash -> (reason, detail) of samples set aside.
@@ -28,6 +29,7 @@ class Ledger:
     progress: Progress
     rows_in: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
+    truncated: int = 0
     plan: Plan | None = None
     found: set[str] = field(default_factory=set)
     done: dict[str, int] = field(default_factory=dict)

@@ -136,6 +136,7 @@ def _plan_document(job: Job, tokens: Tokens, planned: Plan) -> dict[str, Any]:
     return {
         "rows": tokens.accounting["in"],
         "rejected": tokens.accounting["rejected"],
+        "truncated": tokens.accounting["truncated"],
         "duplicates": planned.duplicates,
         "samples_reused": planned.reused,
         "samples_to_compute": len(planned.missing),

@@ -58,6 +58,7 @@ class Run:
             finished=datetime.now(UTC),
             store=job.store.absolute(),
             rows=ledger.rows(),
+            truncated=ledger.truncated,
             tokens=plan.tokens if plan else 0,
             tokens_computed=sum(ledger.done.values()),
             bytes=measure_store(open_store(job.store, job.spec_digest)),
@@ -122,6 +123,7 @@ def _tokenize(run: Run) -> None:
         run.tokens = tokenize(job.store, **job.tokenization, on_progress=lambda _, num_bytes: counting(num_bytes, 0))
     ledger.rows_in = run.tokens.accounting["in"]
     ledger.rejected = run.tokens.accounting["rejected"]
+    ledger.truncated = run.tokens.accounting["truncated"]
 
 
 def _plan(run: Run) -> Plan:

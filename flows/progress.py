@@ -139,6 +139,7 @@ class Counting:
         self._done = 0
 
     def __call__(self, done: int, _total: int) -> None:
+        """Move the phase to `done`."""
         self._progress.advance(done - self._done)
         self._done = done
 

@@ -32,6 +32,7 @@ class RunReport(BaseModel):
     Attributes:
         rows: `{in, done, reused, duplicate, rejected: {reason: n}, quarantined: {reason: n}, unfinished}`; `in` equals
             the sum of the rest, always. `unfinished` is 0 in a completed run.
+        truncated: rows that were cut to the longest length (`too_long = truncate`); they count among the rows above.
         tokens: tokens of the run's distinct samples.
         tokens_computed: tokens that this run ran through the model.
         bytes: size of the spec's states in the store at the end of the run.
@@ -49,6 +50,7 @@ class RunReport(BaseModel):
     finished: datetime
     store: Path
     rows: dict[str, int | dict[str, int]]
+    truncated: int
     tokens: int
     tokens_computed: int
     bytes: StoreBytes
@@ -115,7 +117,8 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
         ("spec", report.spec_digest),
         ("report", str(report.folder / "report.json")),
     ]
-    return [*pairs[:1], ("reasons", ", ".join(reasons)), *pairs[1:]] if reasons else pairs
+    notes = [("reasons", ", ".join(reasons)), ("truncated", f"{report.truncated or ''}")]
+    return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
 
 
 def measure_store(store: Store) -> StoreBytes:

@@ -30,6 +30,7 @@ COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
     "offsets": ("<i8", ()),
     "sample_hash": ("u1", (32,)),
     "row": ("<i8", ()),
+    "truncated": ("u1", ()),
 }
 
 
@@ -56,6 +57,7 @@ class TokensWriter:
         self._rejects = self._stack.enter_context((self._folder / REJECTS).open("xb"))
         self._rejects_sha256 = hashlib.sha256()
         self._rejected: Counter[str] = Counter()
+        self._truncated = 0
 
     def __enter__(self) -> Self:
         return self
@@ -65,13 +67,21 @@ class TokensWriter:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def append(self, input_ids: npt.NDArray[np.int32], loss_mask: npt.NDArray[np.uint8], row: int) -> str:
+    def append(
+        self,
+        input_ids: npt.NDArray[np.int32],
+        loss_mask: npt.NDArray[np.uint8],
+        row: int,
+        *,
+        truncated: bool = False,
+    ) -> str:
         """Keep one row; return its sample hash. The same sample may come again under another row.
 
         Args:
             input_ids: int32[num_tokens].
             loss_mask: uint8[num_tokens], 1 where the token is learnt.
             row: 0-based number of the row over all data files.
+            truncated: the row was cut to the longest length allowed.
 
         Raises:
             SampleShapeError: the arrays differ in shape, are empty, or the mask is not uint8.
@@ -93,6 +103,8 @@ class TokensWriter:
         self._columns["offsets"].append(np.array([total], "<i8"))
         self._columns["sample_hash"].append(np.frombuffer(bytes.fromhex(name), "u1")[None])
         self._columns["row"].append(np.array([row], "<i8"))
+        self._columns["truncated"].append(np.array([truncated], "u1"))
+        self._truncated += truncated
         return name
 
     def reject(self, file: str, line: int, row: int, reason: str, hint: str) -> None:
@@ -119,7 +131,11 @@ class TokensWriter:
         return {
             "format_version": FORMAT_VERSION,
             "tokens_spec": self._spec.to_json(),
-            "accounting": {"in": self._columns["row"].num_rows + sum(rejected.values()), "rejected": rejected},
+            "accounting": {
+                "in": self._columns["row"].num_rows + sum(rejected.values()),
+                "rejected": rejected,
+                "truncated": self._truncated,
+            },
             "rejects_sha256": self._rejects_sha256.hexdigest(),
         }
 
@@ -141,7 +157,8 @@ class Tokens:
         digest: its name.
         offsets: int64[n + 1]; row i has tokens offsets[i] to offsets[i + 1].
         rows: int64[n], 0-based number of each kept row over all data files.
-        accounting: `{"in": rows read, "rejected": {reason: rows}}`; `in` is `len(self)` plus the rejected.
+        accounting: `{"in": rows read, "rejected": {reason: rows}, "truncated": kept rows that were cut}`; `in` is
+            `len(self)` plus the rejected.
 
     Raises:
         CorruptObjectError: the artifact is damaged (here or while reading).
@@ -215,10 +232,13 @@ class Tokens:
         return dict(attributes)
 
     def _check_counts(self) -> None:
-        kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows}
+        truncated = self._columns["truncated"][:]
+        kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows, len(truncated)}
         tokens = {self.num_tokens, self._columns["loss_mask"].num_rows, int(self.offsets[-1])}
         is_ragged = self.offsets[0] == 0 and bool((np.diff(self.offsets) > 0).all())
-        adds_up = self.accounting.get("in") == len(self) + sum(self.accounting.get("rejected", {}).values())
+        counts = self.accounting
+        adds_up = counts.get("in") == len(self) + sum(counts.get("rejected", {}).values())
+        adds_up &= counts.get("truncated") == int(truncated.sum())
         if len(kept) > 1 or len(tokens) > 1 or not is_ragged or not adds_up:
             raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")
 

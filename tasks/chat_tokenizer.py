@@ -29,10 +29,11 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A chat as `input_ids: int32[num_tokens]` and `loss_mask: uint8[num_tokens]`."""
+    """A chat as `input_ids: int32[num_tokens]` and `loss_mask: uint8[num_tokens]`, and whether it was cut."""
 
     input_ids: npt.NDArray[np.int32]
     loss_mask: npt.NDArray[np.uint8]
+    truncated: bool = False
 
 
 class ChatTokenizer:

@@ -55,7 +55,7 @@ def tokenize_chats(  # noqa: PLR0913 - a step says all that it depends on
                     rejected[outcome.reason] += 1
                     writer.reject(row.file.name, row.line, num_rows, outcome.reason, outcome.hint)
                 else:
-                    writer.append(outcome.input_ids, outcome.loss_mask, num_rows)
+                    writer.append(outcome.input_ids, outcome.loss_mask, num_rows, truncated=outcome.truncated)
                 num_rows += 1
                 num_bytes += row.num_bytes
             if on_progress:
@@ -101,7 +101,12 @@ def _fit(sample: "Encoded", max_length: int, too_long: TooLong) -> "Encoded | Ro
         return RowRejectedError("empty")
     if num_tokens > max_length and too_long == "reject":
         return RowRejectedError("too_long", f"it has {num_tokens} tokens, the limit is {max_length}")
-    kept = replace(sample, input_ids=sample.input_ids[:max_length], loss_mask=sample.loss_mask[:max_length])
+    kept = replace(
+        sample,
+        input_ids=sample.input_ids[:max_length],
+        loss_mask=sample.loss_mask[:max_length],
+        truncated=num_tokens > max_length,
+    )
     if not kept.loss_mask.any():
         cut = f"of its {num_tokens} tokens the first {max_length} were kept" if num_tokens > max_length else ""
         return RowRejectedError("nothing_to_supervise", cut)

@@ -26,7 +26,7 @@ def rows_of(lengths: list[int]) -> list[tuple[np.ndarray, np.ndarray, int]]:
 def write(root: Path, lengths: list[int]) -> Tokens:
     with TokensWriter(root, SPEC) as writer:
         for row in rows_of(lengths):
-            writer.append(*row)
+            writer.append(*row, truncated=row[2] == 1000)
         writer.reject("chats.jsonl", 4, 3, "malformed", "line 4 is not JSON: \u00fc")
         writer.reject("chats.jsonl", 6, 5, "empty", "no assistant turn")
         return writer.commit()
@@ -56,7 +56,7 @@ def test_rows_come_back_in_order_and_duplicates_stay(
 
 def test_accounting_adds_up_and_rejects_are_named(tmp_path: Path) -> None:
     found = write(tmp_path, [5, 6])
-    assert found.accounting == {"in": 5, "rejected": {"empty": 1, "malformed": 1}}
+    assert found.accounting == {"in": 5, "rejected": {"empty": 1, "malformed": 1}, "truncated": 1}
     assert next(found.rejects()) == {
         "file": "chats.jsonl",
         "line": 4,

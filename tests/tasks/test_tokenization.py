@@ -64,7 +64,7 @@ def test_ids_are_those_of_the_model_s_own_template_with_nothing_doubled(root, sm
     tokens = tokenize(root, smollm2, write(GOOD))
     expected = AutoTokenizer.from_pretrained(smollm2).apply_chat_template(GOOD["messages"], return_dict=True)
     assert tokens.input_ids(0).tolist() == expected["input_ids"]
-    assert tokens.accounting == {"in": 1, "rejected": {}}
+    assert tokens.accounting == {"in": 1, "rejected": {}, "truncated": 0}
 
 
 REJECTED = {
@@ -86,7 +86,7 @@ def test_a_rejected_row_is_named_with_file_line_reason_and_cure(root, smollm2, w
     [reject] = tokens.rejects()
     assert reject == {"file": "rows.jsonl", "line": 3, "row": 1, "reason": reason, "hint": reject["hint"]}
     assert reject["hint"].endswith(REASONS[reason])
-    assert tokens.accounting == {"in": 3, "rejected": {reason: 1}}
+    assert tokens.accounting == {"in": 3, "rejected": {reason: 1}, "truncated": 0}
     assert tokens.rows.tolist() == [0, 2]
 
 
@@ -142,6 +142,7 @@ def test_a_long_sample_is_cut_in_ids_and_mask_alike(root, smollm2, write):
     data = write(json.loads(REJECTED["too_long"]))
     whole = tokenize(root, smollm2, data)
     cut = tokenize(root, smollm2, data, max_length=64, too_long="truncate")
+    assert cut.accounting["truncated"] == 1
     assert cut.input_ids(0).tolist() == whole.input_ids(0)[:64].tolist()
     assert cut.loss_mask(0).tolist() == whole.loss_mask(0)[:64].tolist()
 
@@ -294,4 +295,4 @@ def test_the_spec_needs_neither_torch_nor_transformers(smollm2, write):
 def test_the_real_chats_are_all_kept(root, smollm2):
     data = Path(__file__).parents[2] / "flows" / "data" / "mt_bench_smollm2.jsonl"
     tokens = tokenize(root, smollm2, data)
-    assert tokens.accounting == {"in": 70, "rejected": {}}
+    assert tokens.accounting == {"in": 70, "rejected": {}, "truncated": 0}
