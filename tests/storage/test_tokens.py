@@ -114,7 +114,7 @@ def test_damage_to_any_file_is_an_error_when_it_is_read(tmp_path: Path) -> None:
     dice = np.random.default_rng(4)
     folder = tmp_path / "tokens" / SPEC.digest()
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    assert len(files) == 12
+    assert len(files) == 14
     for file in files:
         data = file.read_bytes()
         cuts = [data[:-1], b""]
