@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.settings import Settings
-from storage.layout import HEADER, check_version
+from storage.layout import HEADER, check_version, entries
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
@@ -102,15 +102,14 @@ def prepare_job(settings: Settings) -> Job:
     Raises:
         EngineError: the SGLang version, model, architecture, layers or devices.
         DataError, TokenizerError: the data files or the tokenizer.
-        StorageError: the store has another format version, or the folder is something else.
+        StorageError: the store has another format version, or its place is taken by something else.
     """
     engine_version = check_engine_version()
     model = read_model(settings.model)
     get_architecture(model.architecture)
     layers = resolve_layers(settings.layers, model.num_layers)
     groups = parse_devices(settings.devices)
-    if (settings.store / HEADER).exists():
-        check_version(settings.store)
+    _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(
         model_fingerprint=model_fingerprint(model.path),
@@ -126,6 +125,14 @@ def prepare_job(settings: Settings) -> Job:
     )
     tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
     return Job(settings, model, spec, tokens_spec, groups, max_length)
+
+
+def _check_store(path: Path) -> None:
+    """Refuse what holds anything but a store of this version; what is missing or empty becomes one."""
+    # Names that start with a dot: the header of another run that starts now.
+    is_empty = path.is_dir() and all(entry.name.startswith(f".{HEADER}") for entry in entries(path))
+    if path.exists() and not is_empty:
+        check_version(path)
 
 
 def _compute_dtype(settings: Settings, model: ModelInfo, group: DeviceGroup) -> str:

@@ -43,7 +43,9 @@ def read_model(path: Path) -> ModelInfo:
         NotAModelError: it has no readable config.json, no weights, or lacks a needed field.
     """
     if not path.is_dir():
-        raise ModelNotFoundError(f"model folder {path} does not exist; give a folder with config.json and weights")
+        raise ModelNotFoundError(
+            f"model folder {path} does not exist, or is no folder; give a folder with config.json and weights"
+        )
     config = _read_config(path)
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         raise NotAModelError(f"{path} has config.json but no weights ({', '.join(WEIGHT_PATTERNS)}); is it complete?")
