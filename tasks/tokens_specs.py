@@ -9,7 +9,7 @@ from typing import Any, Literal
 from storage.digests import canonical_json, file_digest, sha256_hex
 from storage.specs import TokensSpec
 from tasks.chats import check_file
-from tasks.errors import TokenizerError
+from tasks.errors import EmptyDataError, TokenizerError
 
 TooLong = Literal["reject", "truncate"]
 
@@ -47,11 +47,14 @@ def make_tokens_spec(model: Path, data: Sequence[Path], *, max_length: int, too_
     """Return all that the tokens artifact depends on; nothing heavy is imported.
 
     Raises:
-        DataError: a data file is missing, of another format, or cut off.
+        DataError: a data file is missing, of another format, or cut off; or all are empty.
         TokenizerError: as `tokenizer_spec`.
     """
     for path in data:
         check_file(path)
+    if not any(path.stat().st_size for path in data):
+        names = ", ".join(map(str, data))
+        raise EmptyDataError(f"{names}: no row; give JSON Lines, each line an object with messages")
     tokenizer, chat_template = tokenizer_spec(model)
     options = {
         "max_length": max_length,
