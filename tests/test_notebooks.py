@@ -1,0 +1,84 @@
+"""The example notebooks run from top to bottom, with no network and a tiny model."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def executed(tiny_model, tmp_path_factory) -> NotebookNode:
+    """Execute extract.ipynb, its cell tagged `parameters` replaced."""
+    folder = tmp_path_factory.mktemp("notebook")
+    notebook = nbformat.read(FOLDER / "extract.ipynb", as_version=4)
+    [parameters] = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    parameters.source = "\n".join(
+        ["from pathlib import Path", f"model = Path({str(tiny_model('qwen3'))!r})", "store_path = Path('states')"]
+    )
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    return notebook
+
+
+def text_of(cell: NotebookNode) -> str:
+    """Return what a cell printed and what its last line is, without what went to the log."""
+    results = [output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result"]
+    return "".join([output.text for output in cell.outputs if output.get("name") == "stdout"] + results)
+
+
+def output_below(notebook: NotebookNode, heading: str) -> list[str]:
+    """Return the texts of the code cells of one section."""
+    titles = [cell.source.split("\n")[0] if cell.cell_type == "markdown" else "" for cell in notebook.cells]
+    start = titles.index(f"## {heading}")
+    stop = next((i for i in range(start + 1, len(titles)) if titles[i].startswith("## ")), len(titles))
+    return [text_of(cell) for cell in notebook.cells[start:stop] if cell.cell_type == "code"]
+
+
+def test_the_result_shows_what_the_run_did(executed):
+    [shown] = output_below(executed, "Run")
+
+    assert shown.startswith("RunResult(completed)")
+    assert "3 = 2 done + 1 rejected" in shown
+
+
+def test_the_report_accounts_for_every_row(executed):
+    rows, rejects = output_below(executed, "Report")
+
+    assert "'in': 3" in rows
+    assert "{'nothing_to_supervise': 1}" in rows
+    assert "'row': 2" in rejects
+
+
+def test_states_are_a_torch_tensor_of_all_tokens_and_layers(executed):
+    samples, tensor = output_below(executed, "States")
+
+    assert samples.startswith("2 samples, ")
+    num_tokens = samples.split("\n")[1].strip("(").split(",")[0]
+    assert tensor == f"(torch.Size([{num_tokens}, 4, 256]), torch.bfloat16)"
+
+
+def test_the_mask_is_on_the_answer_and_nothing_else(executed):
+    [lines] = output_below(executed, "Loss mask")
+    learnt = [line.split(maxsplit=2)[2].strip("'") for line in lines.splitlines() if line.startswith("*")]
+
+    assert "".join(learnt) == "The nest of an eagle, high on a cliff.<|im_end|>"
+
+
+def test_every_layer_has_a_norm(executed):
+    [lines] = output_below(executed, "Norms")
+    norms = {line.split()[0]: float(line.split()[1]) for line in lines.splitlines()[1:]}
+
+    assert list(norms) == ["2", "4", "5", "final"]
+    assert all(norm > 0 for norm in norms.values())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.name for path in NOTEBOOKS])
+def test_a_notebook_is_committed_without_outputs(path):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+    assert cells
+    assert [cell for cell in cells if cell.outputs or cell.execution_count is not None] == []
