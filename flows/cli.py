@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 refused or failed, with one line that says why; 2 wrong us
 
 import argparse
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,20 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # at exit nobody would handle a reader that has gone
+    except BrokenPipeError:
+        # Whoever read our output has gone: there is nobody to complain to, at exit either.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())
+        return 1
+
+
+def _run(argv: Sequence[str] | None) -> int:
     quiet_console()
     arguments = make_parser().parse_args(argv)
     try:
@@ -32,9 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("aerie: interrupted; what was computed is kept, the same command continues", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone; there is nobody to complain to
-        return 1
 
 
 def make_parser() -> argparse.ArgumentParser:
