@@ -1,12 +1,13 @@
 """The parent's handle on an engine process: start it, give it units of work, end it."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,12 +49,11 @@ class EngineProcess:
             WorkerError: the worker died.
         """
         try:
-            connection = self._connection or self._spawn()
-            connection.send_bytes(messages.encode(messages.RunUnit(samples)))
+            with self._death_explained():
+                connection = self._connection or self._spawn()
+                connection.send_bytes(messages.encode(messages.RunUnit(samples)))
             while not isinstance(message := self._receive(connection), messages.UnitDone):
                 on_event(message)
-        except (EOFError, OSError) as error:
-            raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
         except BaseException:
             self.kill()
             raise
@@ -92,10 +92,19 @@ class EngineProcess:
             self.kill()
 
     def _receive(self, connection: Connection) -> messages.Message:
-        message = messages.decode(connection.recv_bytes())
+        with self._death_explained():
+            message = messages.decode(connection.recv_bytes())
         if isinstance(message, messages.Failed):
             raise from_message(message)
         return message
+
+    @contextlib.contextmanager
+    def _death_explained(self) -> Iterator[None]:
+        """Turn a broken pipe to the worker into what became of the worker; that of `on_event` is not ours to name."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
 
     def _spawn(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()

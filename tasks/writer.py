@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,8 @@ class StateWriter:
             StorageError: a sample could not be written.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._in_flight_bytes)
+            pending = set(self._pending)
+        wait(pending)  # rather than for no bytes in flight: those are gone before the error is known
         self._raise_first_error()
 
     def close(self) -> None:
