@@ -54,6 +54,11 @@ def store(tmp_path: Path) -> Store:
     return open_store(tmp_path / "store")
 
 
+def submit_all(writer: StateWriter, seeds: range) -> None:
+    for seed in seeds:
+        writer.submit(*make_sample(seed))
+
+
 class Commits:
     """What `on_commit` heard, and the most bytes that were handed in and not yet committed."""
 
@@ -137,16 +142,14 @@ def test_an_error_stops_whoever_submits_next(store: Store) -> None:
     ids, states = make_sample(0)
     writer.submit(ids[:-1], states)
     with pytest.raises(SampleShapeError):
-        for seed in range(100):
-            writer.submit(*make_sample(seed))
+        submit_all(writer, range(100))
     writer.close()
     assert len(commits.infos) < 10
 
 
 def test_closing_leaves_nothing_half_written(store: Store) -> None:
     writer = StateWriter(SlowWriter(store.path, SPEC), threads=2, max_in_flight_bytes=1 << 20, on_commit=Commits())
-    for seed in range(20):
-        writer.submit(*make_sample(seed))
+    submit_all(writer, range(20))
     writer.close()
     store.refresh()
     assert len(store) < 20
