@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from flows import commands
 from flows.errors import SettingsError
@@ -79,13 +81,19 @@ def _add_command(subparsers: Any, name: str, command: Callable[..., int]) -> arg
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="TOML file of settings (AERIE_CONFIG, else aerie.toml)")
     for name, field in Settings.model_fields.items():
-        default = "" if field.is_required() or field.default is None else f" ({field.default})"
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             nargs="+" if name == "data" else None,
             metavar=name.upper(),
-            help=f"{field.description}{default}",
+            help=_describe(field).replace("%", "%%"),
         )
+
+
+def _describe(field: FieldInfo) -> str:
+    notes = [" | ".join(get_args(field.annotation))] if get_origin(field.annotation) is Literal else []
+    if not field.is_required() and field.default is not None:
+        notes.append(f"default {field.default}")
+    return f"{field.description} ({'; '.join(notes)})" if notes else str(field.description)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:

@@ -57,7 +57,7 @@ def settings(arguments: argparse.Namespace) -> int:
         return 0
     table = Table("setting", "value", "from", box=None)
     for item in explained:
-        table.add_row(item.name, str(_plain(item.value)), item.source)
+        table.add_row(item.name, _setting(item.value), item.source)
     _stdout().print(table)
     return 0
 
@@ -100,7 +100,7 @@ def compact(arguments: argparse.Namespace) -> int:
     open_store(arguments.store, arguments.spec)
     with _progress():
         packed = compact_store(arguments.store, arguments.spec)
-    document = None if packed is None else {"samples": packed.samples, "bytes": packed.bytes}
+    document = {"samples": packed.samples, "bytes": packed.bytes} if packed else {"samples": 0, "bytes": 0}
     if arguments.json:
         print(json.dumps(document))
     elif packed is None:
@@ -127,9 +127,9 @@ def _tokens(job: Job, scratch: Path, progress: Progress) -> Tokens:
     found = open_tokens(job.store, job.tokens_spec.digest())
     if found is not None:
         return found
-    progress.start_phase("tokenize", job.data_bytes, "bytes")
-    counting = Counting(progress)
-    return ensure_tokens(scratch, **job.tokenization, on_progress=lambda _, num_bytes: counting(num_bytes, 0))
+    counting = Counting(progress, "tokenize", "bytes")
+    on_progress = lambda _, num_bytes: counting(num_bytes, job.data_bytes)  # noqa: E731 - one line reads best
+    return ensure_tokens(scratch, **job.tokenization, on_progress=on_progress)
 
 
 def _plan_document(job: Job, tokens: Tokens, planned: Plan) -> dict[str, Any]:
@@ -204,6 +204,10 @@ def _text(name: str, value: Any) -> str:
         return f"{value:,}"
     items = [f"{key} {count}" for key, count in value.items()] if isinstance(value, dict) else map(str, value)
     return ", ".join(items) or "-"
+
+
+def _setting(value: Any) -> str:
+    return "-" if value is None else ", ".join(_plain(value)) if isinstance(value, tuple) else str(value)
 
 
 def _plain(value: Any) -> Any:

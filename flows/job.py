@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from flows.settings import Settings
+from storage.errors import StoreReadOnlyError
 from storage.layout import HEADER, check_version, entries
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, parse_devices
+from tasks.engine.errors import DeviceError
 from tasks.engine.layers import resolve_layers
 from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
-from tasks.planning import Plan
+from tasks.planning import Plan, existing_parent
 from tasks.tokens_specs import make_tokens_spec
 
 # A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
@@ -108,7 +110,7 @@ def prepare_job(settings: Settings) -> Job:
     model = read_model(settings.model)
     get_architecture(model.architecture)
     layers = resolve_layers(settings.layers, model.num_layers)
-    groups = parse_devices(settings.devices)
+    groups = _parse_groups(settings.devices)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(
@@ -133,6 +135,18 @@ def _check_store(path: Path) -> None:
     is_empty = path.is_dir() and all(entry.name.startswith(f".{HEADER}") for entry in entries(path))
     if path.exists() and not is_empty:
         check_version(path)
+    parent = existing_parent(path)
+    if not os.access(parent, os.W_OK):
+        raise StoreReadOnlyError(f"{parent} cannot be written; choose a writable store")
+
+
+def _parse_groups(devices: str) -> tuple[DeviceGroup, ...]:
+    groups = parse_devices(devices)
+    if len(groups[0].indices) > 1:
+        raise DeviceError(
+            f"devices {devices} asks for {len(groups[0].indices)} GPUs an engine, one is supported; leave out :tp"
+        )
+    return groups
 
 
 def _compute_dtype(settings: Settings, model: ModelInfo, group: DeviceGroup) -> str:

@@ -29,8 +29,7 @@ def validate_store(store: Path, spec_digest: str | None = None, *, repair: bool 
     """
     progress = current_progress(get_run_logger().info)
     opened = open_store(store, spec_digest)
-    progress.start_phase("validate", len(opened), "samples")
-    return validate(store, opened.spec_digest, set_aside=repair, on_progress=Counting(progress))
+    return validate(store, opened.spec_digest, set_aside=repair, on_progress=Counting(progress, "validate", "samples"))
 
 
 @flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
@@ -46,5 +45,4 @@ def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | Non
     """
     progress = current_progress(get_run_logger().info)
     opened = open_store(store, spec_digest)
-    progress.start_phase("compact", unit="samples")
-    return compact(store, opened.spec_digest, on_progress=Counting(progress))
+    return compact(store, opened.spec_digest, on_progress=Counting(progress, "compact", "samples"))

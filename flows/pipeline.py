@@ -13,7 +13,7 @@ from prefect.futures import PrefectFuture
 from flows.accounting import Ledger
 from flows.job import Job, prepare_job
 from flows.prefect_defaults import tie_server
-from flows.progress import Counting, current_progress, format_bytes
+from flows.progress import Counting, current_progress, format_bytes, format_count
 from flows.report import RunReport, RunResult, Status, measure_store, new_run_id, run_folder
 from flows.settings import Settings
 from storage.store import add_spec, init_store, open_store
@@ -117,10 +117,13 @@ def _reported(run: Run) -> Iterator[None]:
 
 def _tokenize(run: Run) -> None:
     job, ledger = run.job, run.ledger
-    ledger.progress.start_phase("tokenize", job.data_bytes, "bytes")
-    counting = Counting(ledger.progress)
+    counting = Counting(ledger.progress, "tokenize", "bytes")
     with ledger.timed("tokenize"):
-        run.tokens = tokenize(job.store, **job.tokenization, on_progress=lambda _, num_bytes: counting(num_bytes, 0))
+        run.tokens = tokenize(
+            job.store,
+            **job.tokenization,
+            on_progress=lambda _, num_bytes: counting(num_bytes, job.data_bytes),
+        )
     ledger.rows_in = run.tokens.accounting["in"]
     ledger.rejected = run.tokens.accounting["rejected"]
     ledger.truncated = run.tokens.accounting["truncated"]
@@ -132,8 +135,9 @@ def _plan(run: Run) -> Plan:
     with ledger.timed("plan"):
         plan = ledger.plan = make_plan(job.store, job.spec, run.tokens)
     ledger.progress.note(
-        f"{plan.rows:,} rows: {len(plan.missing):,} samples to compute ({plan.missing_tokens:,} tokens, "
-        f"{format_bytes(plan.raw_bytes)} raw), {plan.reused:,} reused, {plan.duplicates:,} duplicates"
+        f"{format_count(ledger.rows_in, 'row')}: {format_count(len(plan.missing), 'sample')} to compute "
+        f"({format_count(plan.missing_tokens, 'token')}, {format_bytes(plan.raw_bytes)} raw), {plan.reused:,} reused, "
+        f"{format_count(plan.duplicates, 'duplicate')}, {sum(ledger.rejected.values()):,} rejected"
     )
     require_space(plan, job.store)
     return plan
@@ -163,14 +167,13 @@ def _validate(run: Run) -> None:
     hashes = _choose(sorted(ledger.done), job.settings.validate_fraction)
     if not hashes:
         return
-    ledger.progress.start_phase("validate", len(hashes), "samples")
     with ledger.timed("validate"):
         report = validate(
             job.store,
             job.spec_digest,
             hashes=hashes,
             set_aside=True,
-            on_progress=Counting(ledger.progress),
+            on_progress=Counting(ledger.progress, "validate", "samples"),
         )
     ledger.set_aside(report.findings)
 
@@ -179,9 +182,8 @@ def _compact(run: Run) -> None:
     job, ledger = run.job, run.ledger
     if not job.settings.compact:
         return
-    ledger.progress.start_phase("compact", unit="samples")
     with ledger.timed("compact"):
-        compact(job.store, job.spec_digest, on_progress=Counting(ledger.progress))
+        compact(job.store, job.spec_digest, on_progress=Counting(ledger.progress, "compact", "samples"))
 
 
 def _choose(hashes: list[str], fraction: float) -> list[str]:

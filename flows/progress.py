@@ -35,35 +35,36 @@ class LineProgress:
 
     def __init__(self, emit: Callable[[str], object]) -> None:
         self._emit = emit
-        self._phase = ""
         self._begin("", None, "")
 
     def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
         """Close the phase before and begin one."""
-        if self._done:
-            self._print()
+        if self._done > self._told:
+            self._tell()
         self._begin(name, total, unit)
         self._emit(name if total is None else f"{name}: {total:,} {unit}")
 
     def advance(self, amount: int, stored_bytes: int = 0) -> None:
-        """Count, and print when ten seconds have passed."""
+        """Count; tell when ten seconds have passed and at the end."""
         self._done += amount
         self._stored_bytes += stored_bytes
-        if time.monotonic() - self._printed > _LINE_SECONDS:
-            self._print()
+        if self._done == self._total or time.monotonic() - self._told_at > _LINE_SECONDS:
+            self._tell()
 
     def note(self, text: str) -> None:
         """Print the line."""
         self._emit(text)
+        if not self._done:  # loading the model is no part of the rate
+            self._started = time.monotonic()
 
     def _begin(self, name: str, total: int | None, unit: str) -> None:
         self._phase, self._total, self._unit = name, total, unit
-        self._done, self._stored_bytes = 0, 0
-        self._started = self._printed = time.monotonic()
+        self._done = self._told = self._stored_bytes = 0
+        self._started = self._told_at = time.monotonic()
 
-    def _print(self) -> None:
-        self._printed = time.monotonic()
-        rate = self._done / max(self._printed - self._started, 1e-9)
+    def _tell(self) -> None:
+        self._told, self._told_at = self._done, time.monotonic()
+        rate = self._done / max(self._told_at - self._started, 1e-9)
         parts = [f"{self._done:,}" if self._total is None else f"{self._done:,} of {self._total:,} {self._unit}"]
         parts.append(f"{rate:,.0f} {self._unit}/s")
         if self._stored_bytes:
@@ -132,16 +133,24 @@ class _Amount(ProgressColumn):
 
 
 class Counting:
-    """Turns `(done, total)` calls into steps of the current phase."""
+    """A phase that begins with the first `(done, total)` call, so that one with nothing to do says nothing."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, name: str, unit: str) -> None:
         self._progress = progress
-        self._done = 0
+        self._name, self._unit = name, unit
+        self._done: int | None = None
 
-    def __call__(self, done: int, _total: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         """Move the phase to `done`."""
-        self._progress.advance(done - self._done)
+        if self._done is None:
+            self._progress.start_phase(self._name, total, self._unit)
+        self._progress.advance(done - (self._done or 0))
         self._done = done
+
+
+def format_count(count: int, noun: str) -> str:
+    """Write a count with its noun: 1 sample, 2,000 samples."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def format_bytes(count: float) -> str:

@@ -10,8 +10,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.progress import format_bytes
+from storage.errors import StoreNotFoundError
 from storage.files import clear_errors, replace_file
+from storage.layout import tokens_folder
 from storage.store import Store, open_store
+from storage.tokens import REJECTS, Tokens, open_tokens
+
+ENGINE_PHASES = ("forward", "write")
 
 Status = Literal["completed", "failed", "interrupted"]
 
@@ -95,6 +100,14 @@ class RunResult:
         """The states of this run's spec."""
         return open_store(self.report.store, self.report.spec_digest)
 
+    @property
+    def tokens(self) -> Tokens:
+        """The run's token ids and loss masks, one entry a row of the data that was kept."""
+        tokens = open_tokens(self.report.store, self.report.tokens_digest or "")
+        if tokens is None:
+            raise StoreNotFoundError(f"tokens artifact {self.report.tokens_digest} is gone from {self.report.store}")
+        return tokens
+
     def __repr__(self) -> str:
         lines = [f"{name:<12} {value}" for name, value in summarize(self.report)]
         return "\n".join([f"RunResult({self.report.status})", *lines])
@@ -112,12 +125,13 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
         ("layers", ", ".join(str(layer) for layer in report.spec["layers"])),
         ("states", f"{format_bytes(size.raw)} raw, {format_bytes(size.stored)} stored"),
         ("ratio", "-" if size.ratio is None else f"{size.ratio:.2f}"),
-        ("time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items())),
+        ("time", _describe_seconds(report.seconds)),
         ("store", str(report.store)),
         ("spec", report.spec_digest),
         ("report", str(report.folder / "report.json")),
     ]
-    notes = [("reasons", ", ".join(reasons)), ("truncated", f"{report.truncated or ''}")]
+    rejects = tokens_folder(report.store, report.tokens_digest or "") / REJECTS if _total(rows["rejected"]) else ""
+    notes = [("reasons", ", ".join(reasons)), ("rejects", f"{rejects}"), ("truncated", f"{report.truncated or ''}")]
     return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
 
 
@@ -135,6 +149,13 @@ def new_run_id(now: datetime) -> str:
 def run_folder(store: Path, run_id: str) -> Path:
     """Return the folder of one run's report and logs."""
     return store / "runs" / run_id
+
+
+def _describe_seconds(seconds: dict[str, float]) -> str:
+    """Write the phases; `forward` and `write` are parts of `extract`, summed over the engines."""
+    parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in ENGINE_PHASES if name in seconds)
+    phases = [f"{name} {value:.1f} s" for name, value in seconds.items() if name not in ENGINE_PHASES]
+    return ", ".join(f"{text} ({parts})" if parts and text.startswith("extract") else text for text in phases)
 
 
 def _reasons(value: int | dict[str, int]) -> dict[str, int]:

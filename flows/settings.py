@@ -160,12 +160,21 @@ def load_settings(**given: Any) -> Settings:
 def explain_settings(**given: Any) -> list[Explained]:
     """Return every setting with its value and its source: flag, environment AERIE_X, .env, a TOML file, or default.
 
+    A setting that has no default and was not given has the value None and the source `not set`.
+
     Raises:
-        SettingsError: as `load_settings`.
+        SettingsError: as `load_settings`, but for what is not set.
     """
-    settings = load_settings(**given)
     values = _values_by_source(given)
-    return [Explained(name, getattr(settings, name), _source_of(name, values)) for name in Settings.model_fields]
+    required = [name for name, field in Settings.model_fields.items() if field.is_required()]
+    unset = [name for name in required if not any(name in known for known in values.values())]
+    settings = load_settings(**given, **dict.fromkeys(unset, Path()))
+    return [
+        Explained(name, None, "not set")
+        if name in unset
+        else Explained(name, getattr(settings, name), _source_of(name, values))
+        for name in Settings.model_fields
+    ]
 
 
 def _values_by_source(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -35,12 +35,19 @@ def init_store(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise NotAStoreError(f"{path} is a file; give the path of a folder")
     with clear_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+        _make_root(path)
         if not (path / HEADER).exists():
             _write_header(path)
     check_version(path)
     with staging(path):  # proves that it can be written
         sweep(path)
+
+
+def _make_root(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:  # such as below a file, or in /proc
+        raise NotAStoreError(f"{path} cannot be made: {error.strerror}; choose another place") from error
 
 
 def _write_header(path: Path) -> None:

@@ -140,13 +140,13 @@ class TokensWriter:
         }
 
 
-def open_tokens(store_path: Path, tokens_digest: str) -> "Tokens | None":
+def open_tokens(store_path: Path | str, tokens_digest: str) -> "Tokens | None":
     """Open a tokens artifact; None if there is none of this digest.
 
     Raises:
         CorruptObjectError: its metadata is damaged.
     """
-    folder = tokens_folder(store_path, tokens_digest)
+    folder = tokens_folder(Path(store_path), tokens_digest)
     return Tokens(folder, tokens_digest) if folder.exists() else None
 
 

@@ -71,7 +71,7 @@ def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
         tokens=int(lengths[distinct].sum()),
         raw_bytes=raw_bytes,
         stored_bytes=int(raw_bytes / EXPECTED_RATIO),
-        free_bytes=shutil.disk_usage(_existing_parent(store)).free,
+        free_bytes=shutil.disk_usage(existing_parent(store)).free,
     )
 
 
@@ -105,6 +105,7 @@ def _known_hashes(store: Path, spec: StateSpec) -> frozenset[str]:
         return frozenset()
 
 
-def _existing_parent(path: Path) -> Path:
+def existing_parent(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
     path = path.absolute()
-    return path if path.exists() else _existing_parent(path.parent)
+    return path if path.exists() else existing_parent(path.parent)

@@ -32,6 +32,8 @@ from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.writer import StateWriter
 
 MAX_SEQUENCES = 64
+# Said at once, since nothing moves meanwhile and people think it hangs.
+_READY = {"cpu": "ready", "cuda": "ready; the first batch compiles kernels, for about a minute"}
 
 
 class Channel:
@@ -69,7 +71,7 @@ class Worker:
             max_in_flight_bytes=start.max_in_flight_bytes,
             on_commit=self._report_commit,
         )
-        channel.send(messages.Phase("ready"))
+        channel.send(messages.Phase(_READY[start.device]))
 
     def run_unit(self, samples: Sequence[int]) -> messages.UnitDone:
         """Compute and commit those of `samples` that the store still lacks.
