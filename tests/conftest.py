@@ -19,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     # The ephemeral server takes over half a minute to start on two busy cores.
     os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
+    # Prefect's console handler keeps a stream that pytest closes before the server is stopped.
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
     # The server outlives the last test by a moment and still writes.
     prefect_home = TemporaryDirectory(prefix="aerie-prefect-", ignore_cleanup_errors=True)

@@ -48,7 +48,8 @@ def test_every_faulty_sample_gets_its_own_first_fault(states: torch.Tensor) -> N
     states[0, 0, 0] = float("nan")
     states[3] = 0
     states[5, 0] = 0
-    assert [fault and fault.reason for fault in find_faults(states, LENGTHS, LAYERS)] == ["non_finite", "all_zero", "all_zero"]
+    reasons = [fault and fault.reason for fault in find_faults(states, LENGTHS, LAYERS)]
+    assert reasons == ["non_finite", "all_zero", "all_zero"]
 
 
 def test_an_embedding_may_be_zero_but_must_be_finite(states: torch.Tensor) -> None:
