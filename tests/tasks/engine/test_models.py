@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import TINY_MODELS
+
+from tasks.engine.architectures import ARCHITECTURES
+from tasks.engine.errors import ModelNotFoundError, NotAModelError
+from tasks.engine.models import read_model, weight_files
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[..., Path]:
+    def make(config: Any = CONFIG, weights: tuple[str, ...] = ("model.safetensors",)) -> Path:
+        text = config if isinstance(config, str) else json.dumps(config)
+        (tmp_path / "config.json").write_text(text)
+        for name in weights:
+            (tmp_path / name).write_bytes(b"")
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_a_real_folder_is_described_as_transformers_reads_it(tiny_model: Callable[[str], Path], name: str) -> None:
+    from transformers import AutoConfig
+
+    folder = tiny_model(name)
+    theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
+    ours = read_model(folder)
+    assert ours.architecture == theirs.architectures[0]
+    assert ours.architecture in ARCHITECTURES
+    assert (ours.num_layers, ours.hidden_size) == (theirs.num_hidden_layers, theirs.hidden_size)
+    assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, theirs.max_position_embeddings)
+    assert (ours.dtype, ours.quantization) == ("bfloat16", None)
+    assert [file.name for file in weight_files(folder)] == ["model.safetensors"]
+
+
+def test_every_architecture_of_the_table_has_a_tiny_model(tiny_model: Callable[[str], Path]) -> None:
+    assert {read_model(tiny_model(name)).architecture for name in TINY_MODELS} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "float16"),
+        ({"dtype": "float32"}, "float32"),
+        ({"dtype": "float32", "torch_dtype": "float16"}, "float32"),
+    ],
+)
+def test_the_dtype_has_an_old_name_and_a_new_one(make_model: Callable, fields: dict, expected: str) -> None:
+    assert read_model(make_model(CONFIG | fields)).dtype == expected
+
+
+def test_a_model_of_text_and_more_is_described_by_its_text(make_model: Callable) -> None:
+    outer = {"architectures": ["Qwen3VLForConditionalGeneration"], "dtype": "float16"}
+    text = {key: value for key, value in CONFIG.items() if key != "architectures"}
+    model = read_model(make_model(outer | {"text_config": text, "hidden_size": 9}))
+    assert (model.architecture, model.hidden_size, model.dtype) == (outer["architectures"][0], 64, "float16")
+
+
+def test_the_method_of_quantization_is_read(make_model: Callable) -> None:
+    assert read_model(make_model(CONFIG | {"quantization_config": {"quant_method": "awq"}})).quantization == "awq"
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (("b.safetensors", "a.safetensors", "pytorch_model.bin"), ["a.safetensors", "b.safetensors"]),
+        (("pytorch_model.bin", "training_args.pt"), ["pytorch_model.bin"]),
+        (("model.pt",), ["model.pt"]),
+        (("model.gguf",), []),
+    ],
+)
+def test_weights_are_those_that_sglang_prefers(make_model: Callable, weights: tuple, expected: list) -> None:
+    assert [file.name for file in weight_files(make_model(weights=weights))] == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("{", ["config.json is not valid JSON"]),
+        (b"\xff".decode("latin-1"), ["config.json is not valid JSON"]),
+        ([CONFIG], ["holds a list, not an object"]),
+        ({}, ["KeyError 'architectures'"]),
+        (CONFIG | {"architectures": []}, ["IndexError"]),
+        (CONFIG | {"architectures": None}, ["TypeError"]),
+        (CONFIG | {"hidden_size": "wide"}, ["ValueError", "wide"]),
+        (
+            {key: value for key, value in CONFIG.items() if key != "max_position_embeddings"},
+            ["max_position_embeddings"],
+        ),
+        (CONFIG | {"text_config": [1]}, ["TypeError"]),
+        (CONFIG | {"quantization_config": {}}, ["KeyError 'quant_method'"]),
+    ],
+    ids=repr,
+)
+def test_a_config_that_describes_no_model_is_refused_in_one_line(
+    make_model: Callable, config: Any, words: list[str]
+) -> None:
+    with pytest.raises(NotAModelError) as error:
+        read_model(make_model(config))
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_folder_without_weights_is_refused(make_model: Callable) -> None:
+    with pytest.raises(NotAModelError, match=r"no weights \(\*\.safetensors"):
+        read_model(make_model(weights=("tokenizer.json",)))
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file"])
+def test_what_is_no_folder_is_not_found(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelNotFoundError, match=f"{name} does not exist, or is no folder"):
+        read_model(tmp_path / name)
+
+
+def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(NotAModelError, match=r"no config\.json"):
+        read_model(tmp_path)
+
+
+def test_reading_a_model_imports_nothing_heavy(tiny_model: Callable[[str], Path]) -> None:
+    code = (
+        "import sys, pathlib; from tasks.engine.models import read_model; read_model(pathlib.Path(sys.argv[1])); "
+        "print({'torch', 'transformers', 'sglang'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(tiny_model("llama"))]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"
