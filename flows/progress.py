@@ -12,6 +12,8 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 _LINE_SECONDS = 10.0
+# A rate over less than this says nothing.
+_LEAST_SECONDS = 0.1
 
 
 class Progress(Protocol):
@@ -64,14 +66,17 @@ class LineProgress:
 
     def _tell(self) -> None:
         self._told, self._told_at = self._done, time.monotonic()
-        rate = self._done / max(self._told_at - self._started, 1e-9)
-        parts = [f"{self._done:,}" if self._total is None else f"{self._done:,} of {self._total:,} {self._unit}"]
-        parts.append(f"{rate:,.0f} {self._unit}/s")
+        total = "" if self._total is None else f" of {self._total:,} {self._unit}"
+        parts = [f"{self._done:,}{total}", *self._describe_rate(self._told_at - self._started)]
         if self._stored_bytes:
             parts.append(f"{format_bytes(self._stored_bytes)} stored")
-        if self._total and rate and self._done < self._total:
-            parts.append(f"{(self._total - self._done) / rate:,.0f} s left")
         self._emit(f"{self._phase}: {', '.join(parts)}")
+
+    def _describe_rate(self, seconds: float) -> list[str]:
+        if seconds < _LEAST_SECONDS:
+            return []
+        rate, left = self._done / seconds, (self._total or 0) - self._done
+        return [f"{rate:,.0f} {self._unit}/s", *([f"{left / rate:,.0f} s left"] if left > 0 and rate else [])]
 
 
 class BarProgress:
