@@ -16,6 +16,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the environment the same for everyone, child processes included, before Prefect or transformers read it."""
     for name in [name for name in os.environ if name.startswith(("AERIE_", "PREFECT_"))]:
         del os.environ[name]
+    # As in an engine process (tasks/engine_process.py): a neighbour on the machine makes spinning threads very slow.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     # The ephemeral server takes over half a minute to start on two busy cores.
     os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
