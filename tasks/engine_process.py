@@ -22,8 +22,8 @@ from tasks.remote_errors import from_message
 _STOP_SECONDS = 10.0
 # Whatever the user has set wins.
 _DEFAULTS = {
-    # Torch's threads spin while they wait for each other. Where anything else wants a core, as our encoders do, that made
-    # a forward of 300 tokens 14 times slower on two cores.
+    # Torch's threads spin while they wait for each other. Where anything else wants a core, as our encoders do, that
+    # made a forward of 300 tokens 14 times slower on two cores.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 # No model hub, no progress bars in the log.
