@@ -55,3 +55,9 @@ class EngineOutOfMemoryError(EngineError):
     """A batch does not fit the device; a smaller one may."""
 
     kind = "out_of_memory"
+
+
+class CanaryError(EngineError):
+    """An engine computes other states than it must; nothing of it is kept."""
+
+    kind = "canary"

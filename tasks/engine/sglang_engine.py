@@ -64,15 +64,39 @@ class SGLangEngine:
                 "lower max_batch_tokens"
             ) from error
         finally:
-            self._edges.clear()
-            self._runner.req_to_token_pool.clear()
-            self._runner.token_to_kv_pool_allocator.clear()
+            self._free_pools()
+
+    def next_tokens(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
+        """Return the greedy next token after each sequence, by SGLang's own logits processor: int64[num_sequences]."""
+        model = self._runner.model
+        model.logits_processor = self._logits_processor
+        try:
+            with torch.inference_mode():
+                tokens: torch.Tensor = self._run(sequences).next_token_logits.argmax(-1)
+                return tokens
+        finally:
+            model.logits_processor = self._tap
+            self._free_pools()
+
+    def read_out(self, final: torch.Tensor) -> torch.Tensor:
+        """Return the LM head's logits over final states: float32[num_tokens, vocab_size]."""
+        head = self._runner.model.lm_head
+        with torch.inference_mode():
+            logits: torch.Tensor = self._logits_processor._compute_lm_head(  # noqa: SLF001
+                final.to(head.weight.dtype), head
+            )
+        return logits[:, : self._info.vocab_size].float()
 
     def close(self) -> None:
         """Free the model and leave SGLang's process groups, so that another engine can start in this process."""
         del self._runner
         cleanup_dist_env_and_memory()
         reset_context()
+
+    def _free_pools(self) -> None:
+        self._edges.clear()
+        self._runner.req_to_token_pool.clear()
+        self._runner.token_to_kv_pool_allocator.clear()
 
     def _check_batch(self, sequences: Sequence[npt.NDArray[np.int32]], num_tokens: int) -> None:
         limit = self.options.max_batch_tokens
@@ -102,6 +126,7 @@ class SGLangEngine:
             getattr(model, self._architecture.setter)([int(layer) - 1 for layer in between])
         body.layers[0].register_forward_pre_hook(functools.partial(self._keep_edge, 0), with_kwargs=True)
         body.norm.register_forward_pre_hook(functools.partial(self._keep_edge, num_layers), with_kwargs=True)
+        self._logits_processor = model.logits_processor
         model.logits_processor = self._tap
         if self.options.device == "cpu" and self._architecture.mla:
             _force_mla(body.layers)
@@ -137,17 +162,20 @@ class SGLangEngine:
 
     def _extend(self, sequences: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """Run the batch; returns (final: [num_tokens, hidden_size], the streams that SGLang's setter captured)."""
-        batch = self._make_batch(sequences)
+        final, between = self._run(sequences)
+        if isinstance(between, torch.Tensor):
+            between = torch.split(between, self._info.hidden_size, dim=-1)
+        return final, between or ()
+
+    def _run(self, sequences: Sequence[npt.NDArray[np.int32]]) -> Any:
+        """Run the batch; returns what the logits processor makes of it."""
         forward_batch = ForwardBatch.init_new(
-            batch,
+            self._make_batch(sequences),
             self._runner,
             capture_hidden_mode=CaptureHiddenMode.FULL,
             return_hidden_states_before_norm=False,
         )
-        final, between = self._runner.forward(forward_batch).logits_output
-        if isinstance(between, torch.Tensor):
-            between = torch.split(between, self._info.hidden_size, dim=-1)
-        return final, between or ()
+        return self._runner.forward(forward_batch).logits_output
 
     def _make_batch(self, sequences: Sequence[npt.NDArray[np.int32]]) -> Any:
         runner = self._runner

@@ -1,0 +1,164 @@
+"""The canary: what an engine must show at its start before anything that it computes is kept.
+
+A wrong state looks like a right one: same shape, same size, finite. So each start compares values: packed against
+alone, against transformers where the model is small enough to load twice, and what the LM head reads from `final`
+against the tokens that the engine itself would generate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.errors import CanaryError
+from tasks.engine.layers import LayerId
+from tasks.engine.models import ModelInfo, weight_files
+
+# Lengths of the packed batch: one token, short ones, one over an attention block of 64.
+LENGTHS = (1, 7, 33, 70)
+# Each prefix of a sequence of this many tokens is asked for the engine's own next token.
+READ_OUT_TOKENS = 16
+# Largest relative error of a right state. fp32 packed against alone: 8e-7 seen, against transformers 1.4e-6 (MLA).
+# bf16 against transformers: 6e-2 seen in 32 layers of random weights, 0.2 in a random MoE, whose router flips on a
+# rounding. A state of another sequence or layer errs by about 1 where weights are random.
+LIMITS = {"float32": 1e-4, "float16": 0.3, "bfloat16": 0.3}
+# What rounding to the output dtype adds: half a unit in the last place, doubled.
+ROUNDING = {"float32": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
+# Trained models have neighbouring layers that differ by less than that, so a state must also be closer to its own layer
+# of the reference than to the layers beside it, by this factor. 0.76 seen for `final` in bf16 in a random MoE.
+NEIGHBOUR_RATIO = 0.9
+# Larger checkpoints are not loaded a second time for the comparison with transformers.
+REFERENCE_BYTES = 4 << 30
+
+
+class ReadableEngine(Engine, Protocol):
+    """An engine that can also be asked what it would generate."""
+
+    def next_tokens(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
+        """Return the greedy next token after each sequence, by the engine's own logits: int64[num_sequences]."""
+        ...
+
+    def read_out(self, final: torch.Tensor) -> torch.Tensor:
+        """Return the LM head's logits over final states: float32[num_tokens, vocab_size]."""
+        ...
+
+
+def check_engine(engine: ReadableEngine, model: ModelInfo, reference: Engine | None) -> None:
+    """Run the canary.
+
+    Args:
+        engine: the engine as it will be used.
+        model: its model folder.
+        reference: transformers with all layers of the same model (`reference_layers`), or None.
+
+    Raises:
+        CanaryError: with the layer, the size of the difference, the limit and the likely cause.
+    """
+    sequences = make_sequences(model.vocab_size)
+    packed = torch.split(engine.forward(sequences), [len(ids) for ids in sequences])
+    _check_values(engine.options.layers, torch.cat(packed))
+    _check_alone(engine, sequences, packed)
+    if reference is not None:
+        _check_reference(engine, sequences[-1], packed[-1], reference)
+    if "final" in engine.options.layers:
+        _check_read_out(engine, sequences[-1][:READ_OUT_TOKENS])
+
+
+def fits_twice(model: ModelInfo) -> bool:
+    """Say whether a model is small enough to be loaded by transformers beside the engine, and not quantised."""
+    size = sum(file.stat().st_size for file in weight_files(model.path))
+    return model.quantization is None and size <= REFERENCE_BYTES
+
+
+def reference_layers(model: ModelInfo) -> tuple[LayerId, ...]:
+    """Return all layers, so that a state can be compared with its neighbours."""
+    return (*range(model.num_layers + 1), "final")
+
+
+def make_sequences(vocab_size: int) -> list[npt.NDArray[np.int32]]:
+    """Return the canary's token ids, the same every time: int32[n] for n in `LENGTHS`."""
+    random = np.random.default_rng(0)
+    return [random.integers(0, vocab_size, length).astype(np.int32) for length in LENGTHS]
+
+
+def _check_values(layers: Sequence[LayerId], states: torch.Tensor) -> None:
+    for slot, layer in enumerate(layers):
+        rows = states[:, slot].float()
+        if not bool(rows.isfinite().all()):
+            raise CanaryError(f"canary: layer {layer} has NaN or Inf; try --dtype float32, or check the weights")
+        if bool((rows == rows[0]).all()):
+            raise CanaryError(f"canary: layer {layer} is the same for every token; the weights were not loaded")
+
+
+def _check_alone(engine: Engine, sequences: Sequence[npt.NDArray[np.int32]], packed: Sequence[torch.Tensor]) -> None:
+    limit = _limit(engine.options)
+    for ids, states in zip(sequences, packed, strict=True):
+        alone = engine.forward([ids])
+        for slot, layer in enumerate(engine.options.layers):
+            error = relative_error(states[:, slot], alone[:, slot])
+            if error > limit:
+                raise CanaryError(
+                    f"canary: layer {layer} of {len(ids)} tokens in a packed batch differs from the same tokens alone "
+                    f"by {error:.1e}, the limit is {limit:.0e}; sequences of a batch see each other, most likely by "
+                    "the attention backend"
+                )
+
+
+def _check_reference(engine: Engine, ids: npt.NDArray[np.int32], states: torch.Tensor, reference: Engine) -> None:
+    theirs = reference.forward([ids])
+    limit = _limit(engine.options)
+    known = reference.options.layers
+    for slot, layer in enumerate(engine.options.layers):
+        place = known.index(layer)
+        errors = {near: relative_error(states[:, slot], theirs[:, known.index(near)]) for near in known}
+        error = errors[layer]
+        beside = [known[near] for near in (place - 1, place + 1) if 0 <= near < len(known)]
+        closest = min(beside, key=errors.__getitem__)
+        if error > limit:
+            cause = f"it is closest to layer {min(errors, key=errors.__getitem__)} there"
+        elif error > NEIGHBOUR_RATIO * errors[closest]:
+            cause = f"layer {closest} there is nearly as close ({errors[closest]:.1e}): the layer ids are shifted"
+        else:
+            continue
+        raise CanaryError(
+            f"canary: layer {layer} differs from transformers by {error:.1e}, the limit is {limit:.0e}; {cause}; "
+            "correct the model's row in tasks/engine/architectures.py"
+        )
+
+
+def _check_read_out(engine: ReadableEngine, ids: npt.NDArray[np.int32]) -> None:
+    """Compare, at every position, what the LM head reads from `final` with the engine's own next token."""
+    own = engine.next_tokens([ids[: end + 1] for end in range(len(ids))])
+    final = engine.forward([ids])[:, engine.options.layers.index("final")]
+    logits = engine.read_out(final)
+    best, chosen = logits.max(-1).values, logits.gather(1, own[:, None].to(logits.device))[:, 0]
+    # Rounding may swap two tokens that are nearly even; another token than these is another state.
+    slack = _limit(engine.options) * logits.std(-1) + 2e-2 * best.abs()
+    wrong = torch.nonzero(best - chosen > slack)
+    if len(wrong):
+        position = int(wrong[0])
+        raise CanaryError(
+            f"canary: at {len(wrong)} of {len(ids)} positions, first at {position}, the LM head reads token "
+            f"{int(logits[position].argmax())} from `final` where the engine itself generates {int(own[position])}; "
+            "`final` is not the state that the LM head sees; correct the model's row in tasks/engine/architectures.py"
+        )
+
+
+def _limit(options: EngineOptions) -> float:
+    return LIMITS[options.compute_dtype] + ROUNDING[options.output_dtype]
+
+
+def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Return ||ours - theirs|| / ||theirs||. Absolute errors say nothing: SmolLM2's states reach 24,000."""
+    ours, theirs = ours.double(), theirs.double().to(ours.device)
+    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-30))
+
+
+def reference_options(engine: Engine, model: ModelInfo) -> EngineOptions:
+    """Return the options of the reference for an engine: all layers, unrounded."""
+    compute_dtype = engine.options.compute_dtype
+    return replace(engine.options, layers=reference_layers(model), output_dtype=compute_dtype)

@@ -1,0 +1,121 @@
+"""The canary passes what is right and names what is wrong; faults are put between a real engine and the canary."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tasks.engine.base import EngineOptions
+from tasks.engine.canary import READ_OUT_TOKENS, check_engine, fits_twice, reference_options
+from tasks.engine.errors import CanaryError
+from tasks.engine.loading import load_engine
+from tasks.engine.models import ModelInfo, read_model
+from tasks.engine.reference_engine import ReferenceEngine
+
+LAYERS = (2, 4, 5, "final")
+Ids = npt.NDArray[np.int32]
+
+
+def options_for(model: Path, dtype: str = "float32") -> EngineOptions:
+    return EngineOptions(
+        model=model, layers=LAYERS, compute_dtype=dtype, output_dtype="bfloat16", device="cpu", max_batch_tokens=512
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "qwen3-moe", "deepseek-v3"])
+def test_a_right_engine_passes(tiny_model: Callable[[str], Path], name: str, dtype: str) -> None:
+    info = read_model(tiny_model(name))
+    engine = load_engine(options_for(info.path, dtype))
+    try:
+        assert fits_twice(info)
+        check_engine(engine, info, ReferenceEngine(reference_options(engine, info)))
+    finally:
+        engine.close()
+
+
+def test_the_real_model_passes_without_a_reference_too(smollm2: Path) -> None:
+    info = read_model(smollm2)
+    engine = load_engine(options_for(smollm2))
+    try:
+        check_engine(engine, info, None)
+    finally:
+        engine.close()
+
+
+class Spoilt:
+    """A real engine whose states pass through `spoil(sequences, states)`."""
+
+    def __init__(self, engine: ReferenceEngine, spoil: Callable[[Sequence[Ids], torch.Tensor], torch.Tensor]) -> None:
+        self.engine, self.options, self.spoil = engine, engine.options, spoil
+        self.read_out, self.next_tokens = engine.read_out, engine.next_tokens
+
+    def forward(self, sequences: Sequence[Ids]) -> torch.Tensor:
+        return self.spoil(sequences, self.engine.forward(sequences).clone())
+
+
+@pytest.fixture(scope="class")
+def right(tiny_model: Callable[[str], Path]) -> Iterator[tuple[object, ModelInfo, ReferenceEngine]]:
+    info = read_model(tiny_model("llama"))
+    engine = load_engine(options_for(info.path))
+    yield engine, info, ReferenceEngine(reference_options(engine, info))
+    engine.close()
+
+
+def shift_rows(sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+    return states.roll(1, 0) if len(sequences) > 1 else states
+
+
+def swap_layers(_sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+    return states[:, [1, 0, 2, 3]]
+
+
+def one_nan(_sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+    states[-1, 2, 7] = float("nan")
+    return states
+
+
+def constant(_sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(states)
+
+
+def before_the_norm(_sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+    states[:, 3] = states[:, 2]
+    return states
+
+
+class TestAWrongEngineIsNamed:
+    @pytest.mark.parametrize(
+        ("spoil", "says"),
+        [
+            (shift_rows, r"layer 2 of 1 tokens in a packed batch .* see each other"),
+            (swap_layers, r"layer 2 differs from transformers .* closest to layer 4"),
+            (one_nan, r"layer 5 has NaN"),
+            (constant, r"layer 2 is the same for every token"),
+            (before_the_norm, r"layer final differs from transformers .* closest to layer 5"),
+        ],
+    )
+    def test_with_transformers(self, right, spoil, says: str) -> None:
+        engine, info, reference = right
+        with pytest.raises(CanaryError, match=says):
+            check_engine(Spoilt(engine, spoil), info, reference)
+
+    def test_a_wrong_final_state_without_transformers(self, right) -> None:
+        engine, info, _ = right
+        with pytest.raises(CanaryError, match=rf"of {READ_OUT_TOKENS} positions.* the engine itself generates"):
+            check_engine(Spoilt(engine, before_the_norm), info, None)
+
+    def test_a_neighbouring_layer_of_a_trained_model(self, smollm2: Path) -> None:
+        """Where neighbours differ by little, the ids tell, not the size of the difference."""
+        info = read_model(smollm2)
+        asked = replace(options_for(smollm2, "bfloat16"), layers=(20,))
+        beside = ReferenceEngine(replace(asked, layers=(21,)))
+        shifted = SimpleNamespace(options=asked, forward=beside.forward)
+        reference = ReferenceEngine(reference_options(beside, info))
+        with pytest.raises(CanaryError, match=r"layer 20 differs .* layer 21 there is nearly as close"):
+            check_engine(shifted, info, reference)
