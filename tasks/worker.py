@@ -23,9 +23,12 @@ from storage.tokens import Tokens, open_tokens
 from tasks import messages
 from tasks.batches import make_batches
 from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.canary import CANARY_TOKENS, ReadableEngine, check_engine, fits_twice, reference_options
 from tasks.engine.errors import EngineOutOfMemoryError
 from tasks.engine.layers import LayerId
 from tasks.engine.loading import load_engine
+from tasks.engine.models import read_model
+from tasks.engine.reference_engine import ReferenceEngine
 from tasks.faults import find_faults
 from tasks.lifeline import tie_to_parent
 from tasks.remote_errors import KNOWN_ERRORS, to_message
@@ -64,7 +67,11 @@ class Worker:
         self._store = store
         self._forward_seconds = 0.0
         channel.send(messages.Phase("load model"))
-        self._engine: Engine = load_engine(_engine_options(start, store.spec.storage_dtype))
+        self._max_batch_tokens = start.max_batch_tokens
+        engine = load_engine(_engine_options(start, store.spec.storage_dtype))
+        channel.send(messages.Phase("canary"))
+        _check_engine(engine)
+        self._engine: Engine = engine
         self._writer = StateWriter(
             ObjectWriter(store.path, store.spec),
             threads=start.encode_threads,
@@ -84,7 +91,7 @@ class Worker:
         todo = self._missing(samples)
         lengths = self._lengths[todo].tolist()
         options = self._engine.options
-        for batch in make_batches(lengths, max_tokens=options.max_batch_tokens, max_sequences=options.max_sequences):
+        for batch in make_batches(lengths, max_tokens=self._max_batch_tokens, max_sequences=options.max_sequences):
             self._run_batch([todo[place] for place in batch])
         self._writer.drain()
         total = time.monotonic() - started
@@ -165,6 +172,16 @@ def _serve_units(start: messages.Start, channel: Channel) -> None:
     worker.close()
 
 
+def _check_engine(engine: ReadableEngine) -> None:
+    model = read_model(engine.options.model)
+    reference = ReferenceEngine(reference_options(engine, model)) if fits_twice(model) else None
+    try:
+        check_engine(engine, model, reference)
+    finally:
+        if reference is not None:
+            reference.close()
+
+
 def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
     return EngineOptions(
         model=Path(start.model),
@@ -172,7 +189,7 @@ def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         compute_dtype=start.compute_dtype,
         output_dtype=storage_dtype,
         device=cast('Literal["cpu", "cuda"]', start.device),
-        max_batch_tokens=start.max_batch_tokens,
+        max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),
         max_sequences=MAX_SEQUENCES,
     )
 

@@ -22,6 +22,8 @@ from tasks.engine.models import ModelInfo, weight_files
 LENGTHS = (1, 7, 33, 70)
 # Each prefix of a sequence of this many tokens is asked for the engine's own next token.
 READ_OUT_TOKENS = 16
+# Room that the canary needs in one batch.
+CANARY_TOKENS = max(sum(LENGTHS), READ_OUT_TOKENS * (READ_OUT_TOKENS + 1) // 2)
 # Largest relative error of a right state. fp32 packed against alone: 8e-7 seen, against transformers 1.4e-6 (MLA).
 # bf16 against transformers: 6e-2 seen in 32 layers of random weights, 0.2 in a random MoE, whose router flips on a
 # rounding. A state of another sequence or layer errs by about 1 where weights are random.

@@ -1,11 +1,12 @@
 """Load an engine: the order of steps matters, since SGLang looks at the machine while it is imported."""
 
 from tasks.engine import cpu_kernels
-from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.base import EngineOptions
+from tasks.engine.canary import ReadableEngine
 from tasks.engine.version import check_version
 
 
-def load_engine(options: EngineOptions) -> Engine:
+def load_engine(options: EngineOptions) -> ReadableEngine:
     """Start SGLang for one model in this process.
 
     Raises:
