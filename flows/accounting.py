@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from flows.progress import Progress
 from storage.checks import Finding
 from tasks import messages
+from tasks.errors import TooManyQuarantinedError
 from tasks.planning import Plan
 
 
@@ -18,6 +19,7 @@ class Ledger:
     """Counts of one run, fed by the engine processes' messages on any thread.
 
     Attributes:
+        max_quarantined: samples set aside before the run stops: a share of those to compute below 1, else a count.
         rejected: rows without token ids, by reason.
         truncated: kept rows that were cut to the longest length.
         found: hashes of samples that were in the store when their turn came.
@@ -27,6 +29,7 @@ class Ledger:
     """
 
     progress: Progress
+    max_quarantined: float = 0.05
     rows_in: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
@@ -98,5 +101,19 @@ class Ledger:
         self.progress.advance(message.num_tokens, message.stored_bytes)
 
     def _quarantine(self, message: messages.Quarantined) -> None:
+        if message.sample_hash not in self.quarantined:
+            self.progress.advance(message.num_tokens)
         self.quarantined[message.sample_hash] = (message.reason, message.detail)
-        self.progress.advance(message.num_tokens)
+        self._stop_past_limit()
+
+    def _stop_past_limit(self) -> None:
+        """End a run that sets aside too much: something is wrong with more than its samples."""
+        samples = len(self.plan.missing) if self.plan else 0
+        limit = self.max_quarantined * samples if self.max_quarantined < 1 else self.max_quarantined
+        count = len(self.quarantined)
+        if count > max(limit, 1.0 if self.max_quarantined else 0.0):
+            reason, detail = next(reversed(self.quarantined.values()))
+            raise TooManyQuarantinedError(
+                f"{count} of {samples} samples were set aside, the limit is {limit:g} (the last: {reason}, {detail}); "
+                "find the cause, or raise max_quarantined"
+            )

@@ -90,6 +90,7 @@ class Job:
             tokens_digest=tokens_digest,
             encode_threads=self.settings.encode_threads or self._default_encode_threads(),
             max_in_flight_bytes=self.settings.max_in_flight_bytes,
+            recheck_fraction=self.settings.recheck_fraction,
             parent_pid=os.getpid(),
         )
 

@@ -93,7 +93,7 @@ def extract_hidden_states(settings: Settings) -> RunResult:
     job = prepare_job(settings)
     init_store(job.store)
     add_spec(job.store, job.spec)
-    run = Run(job, Ledger(progress))
+    run = Run(job, Ledger(progress, settings.max_quarantined))
     with _reported(run):
         _tokenize(run)
         _extract(run, _plan(run))

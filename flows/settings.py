@@ -103,6 +103,21 @@ class Resources(BaseSettings):
         title="Validated share",
         description="share of this run's samples that are read back and checked, 0 to 1",
     )
+    recheck_fraction: float = Field(
+        default=0.01,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        title="Rechecked share",
+        description="share of samples that are computed again alone and compared, 0 to 1",
+    )
+    max_quarantined: float = Field(
+        default=0.05,
+        ge=0.0,
+        allow_inf_nan=False,
+        title="Most set aside",
+        description="samples set aside before the run stops: a share below 1, else a count",
+    )
     compact: bool = Field(default=True, title="Compact", description="copy loose objects into packs at the end")
     max_in_flight_bytes: int = Field(
         default=2 << 30,

@@ -12,11 +12,12 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from tasks import messages
 from tasks.engine.devices import DeviceGroup, environment
 from tasks.errors import WorkerError
+from tasks.patience import Patience
 from tasks.remote_errors import from_message
 
 _STOP_SECONDS = 10.0
@@ -39,6 +40,8 @@ class EngineProcess:
     spawned it, so that is a thread which lives exactly as long as the child.
     """
 
+    MODULE: ClassVar[str] = "tasks.worker"  # tests put a worker with faults here
+
     def __init__(self, start: messages.Start, group: DeviceGroup, log_path: Path) -> None:
         self.group = group
         self.log_path = log_path
@@ -46,13 +49,14 @@ class EngineProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._reaper: threading.Thread | None = None
+        self._patience = Patience()
 
     def run_unit(self, samples: list[int], on_event: OnEvent) -> messages.UnitDone:
         """Have the worker compute `samples`; `on_event` gets what it reports meanwhile.
 
         Raises:
             EngineError, StorageError: what the worker could not go on from.
-            WorkerError: the worker died.
+            WorkerError: the worker died, or said nothing for too long and was ended.
         """
         try:
             with self._death_explained():
@@ -99,9 +103,13 @@ class EngineProcess:
 
     def _receive(self, connection: Connection) -> messages.Message:
         with self._death_explained():
+            if not connection.poll(self._patience.seconds):
+                silence = f"said nothing for {self._patience.seconds:,.0f} s and was ended"
+                raise WorkerError(f"engine process on {self.group.name} {silence}", self.log_path)
             message = messages.decode(connection.recv_bytes())
         if isinstance(message, messages.Failed):
             raise from_message(message)
+        self._patience.hear(message)
         return message
 
     @contextlib.contextmanager
@@ -114,6 +122,7 @@ class EngineProcess:
 
     def _spawn(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
+        self._patience = Patience()
         spawned = threading.Event()
         self._reaper = threading.Thread(
             target=self._run_child, args=(theirs, spawned), name=f"engine {self.group.name}", daemon=True
@@ -132,7 +141,7 @@ class EngineProcess:
             with self.log_path.open("ab") as log:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     # -P: a folder named tasks in the user's working directory must not shadow ours
-                    [sys.executable, "-P", "-m", "tasks.worker", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", self.MODULE, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

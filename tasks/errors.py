@@ -79,3 +79,9 @@ class RunEndedError(TaskError):
     """Work was asked of a run that is over."""
 
     kind = "run_ended"
+
+
+class TooManyQuarantinedError(TaskError):
+    """More samples were set aside than the run allows."""
+
+    kind = "too_many_quarantined"

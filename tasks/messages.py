@@ -22,6 +22,7 @@ class Start:
     tokens_digest: str
     encode_threads: int
     max_in_flight_bytes: int
+    recheck_fraction: float
     parent_pid: int
 
 
@@ -42,6 +43,13 @@ class Phase:
     """From the worker: what it does now, for people to see."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStarted:
+    """From the worker: a forward begins; the parent knows from it how long silence is no worry."""
+
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,10 @@ class Failed:
     message: str
 
 
-Message = Start | RunUnit | Stop | Phase | Committed | Quarantined | UnitDone | Failed
+Message = Start | RunUnit | Stop | Phase | BatchStarted | Committed | Quarantined | UnitDone | Failed
 _TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Start, RunUnit, Stop, Phase, Committed, Quarantined, UnitDone, Failed)
+    kind.__name__: kind
+    for kind in (Start, RunUnit, Stop, Phase, BatchStarted, Committed, Quarantined, UnitDone, Failed)
 }
 
 

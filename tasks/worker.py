@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from storage.errors import StorageError
 from storage.objects import ObjectInfo, ObjectWriter
@@ -23,16 +24,25 @@ from storage.tokens import Tokens, open_tokens
 from tasks import messages
 from tasks.batches import make_batches
 from tasks.engine.base import Engine, EngineOptions
-from tasks.engine.canary import CANARY_TOKENS, ReadableEngine, check_engine, fits_twice, reference_options
+from tasks.engine.canary import (
+    CANARY_TOKENS,
+    ReadableEngine,
+    check_engine,
+    fits_twice,
+    reference_options,
+    worst_difference,
+)
 from tasks.engine.errors import EngineOutOfMemoryError
 from tasks.engine.layers import LayerId
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
-from tasks.faults import find_faults
+from tasks.faults import Fault, find_faults
 from tasks.lifeline import tie_to_parent
 from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.writer import StateWriter
+
+Ids = npt.NDArray[np.int32]
 
 MAX_SEQUENCES = 64
 # Said at once, since nothing moves meanwhile and people think it hangs.
@@ -68,6 +78,7 @@ class Worker:
         self._forward_seconds = 0.0
         channel.send(messages.Phase("load model"))
         self._max_batch_tokens = start.max_batch_tokens
+        self._recheck_fraction = start.recheck_fraction
         engine = load_engine(_engine_options(start, store.spec.storage_dtype))
         channel.send(messages.Phase("canary"))
         _check_engine(engine)
@@ -89,10 +100,8 @@ class Worker:
         """
         started, self._forward_seconds = time.monotonic(), 0.0
         todo = self._missing(samples)
-        lengths = self._lengths[todo].tolist()
-        options = self._engine.options
-        for batch in make_batches(lengths, max_tokens=self._max_batch_tokens, max_sequences=options.max_sequences):
-            self._run_batch([todo[place] for place in batch])
+        while todo:
+            todo = self._run_batches(todo)
         self._writer.drain()
         total = time.monotonic() - started
         return messages.UnitDone(self._forward_seconds, total - self._forward_seconds)
@@ -111,14 +120,24 @@ class Worker:
                 self._channel.send(messages.Committed(name, int(self._lengths[index]), 0, 0, existed=True))
         return [index for index in samples if self._hashes[index] in missing]
 
+    def _run_batches(self, todo: Sequence[int]) -> list[int]:
+        """Run samples in batches; returns what is left once the device turned out to hold less than thought."""
+        budget = self._max_batch_tokens
+        lengths = self._lengths[todo].tolist()
+        batches = make_batches(lengths, max_tokens=budget, max_sequences=self._engine.options.max_sequences)
+        for number, batch in enumerate(batches, start=1):
+            self._run_batch([todo[place] for place in batch])
+            if self._max_batch_tokens < budget:
+                return [todo[place] for rest in batches[number:] for place in rest]
+        return []
+
     def _run_batch(self, batch: list[int]) -> None:
         """Run one batch; where the device has no room, its halves; a single sample without room is set aside."""
         sequences = [self._tokens.input_ids(index) for index in batch]
+        self._channel.send(messages.BatchStarted(sum(map(len, sequences))))
         started = time.monotonic()
         try:
-            states = self._engine.forward(sequences)
-            faults = find_faults(states, [len(ids) for ids in sequences], self._engine.options.layers)
-            states = states.cpu()
+            states, faults = self._forward(batch, sequences)
         except EngineOutOfMemoryError as error:
             self._split(batch, error)
             return
@@ -129,19 +148,41 @@ class Worker:
             if fault is None:
                 self._writer.submit(ids, states[row : row + len(ids)])
             else:
-                self._quarantine(index, ids, fault.reason, fault.detail)
+                self._quarantine(index, fault.reason, fault.detail)
             row += len(ids)
 
+    def _forward(self, batch: list[int], sequences: list[Ids]) -> tuple[torch.Tensor, list[Fault | None]]:
+        """Return the states, on the CPU, and what is wrong with each sample."""
+        states = self._engine.forward(sequences)
+        faults = find_faults(states, [len(ids) for ids in sequences], self._engine.options.layers)
+        if len(batch) > 1:
+            rows = torch.split(states, [len(ids) for ids in sequences])
+            for place in self._choose(batch):
+                faults[place] = faults[place] or self._compare_alone(sequences[place], rows[place])
+        return states.cpu(), faults
+
+    def _choose(self, batch: list[int]) -> list[int]:
+        """Choose the places of samples to run again alone: by their hash, which is random, so always the same ones."""
+        limit = self._recheck_fraction * 2**32
+        return [place for place, index in enumerate(batch) if int(self._hashes[index][:8], 16) < limit]
+
+    def _compare_alone(self, ids: Ids, states: torch.Tensor) -> Fault | None:
+        alone = self._engine.forward([ids])
+        difference = worst_difference(self._engine.options, states, alone)
+        return None if difference is None else Fault("parity", f"in a batch and alone differ: {difference}")
+
     def _split(self, batch: list[int], error: EngineOutOfMemoryError) -> None:
+        """Run a batch that did not fit in halves, and remember the size of a half."""
         if len(batch) == 1:
-            self._quarantine(batch[0], self._tokens.input_ids(batch[0]), error.kind, str(error))
+            self._quarantine(batch[0], error.kind, str(error))
             return
+        self._max_batch_tokens = min(self._max_batch_tokens, max(1, int(self._lengths[batch].sum()) // 2))
         middle = len(batch) // 2
         self._run_batch(batch[:middle])
         self._run_batch(batch[middle:])
 
-    def _quarantine(self, index: int, input_ids: npt.NDArray[np.int32], reason: str, detail: str) -> None:
-        self._channel.send(messages.Quarantined(self._hashes[index], len(input_ids), reason, detail))
+    def _quarantine(self, index: int, reason: str, detail: str) -> None:
+        self._channel.send(messages.Quarantined(self._hashes[index], int(self._lengths[index]), reason, detail))
 
     def _report_commit(self, info: ObjectInfo) -> None:
         self._channel.send(

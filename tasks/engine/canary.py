@@ -97,17 +97,29 @@ def _check_values(layers: Sequence[LayerId], states: torch.Tensor) -> None:
 
 
 def _check_alone(engine: Engine, sequences: Sequence[npt.NDArray[np.int32]], packed: Sequence[torch.Tensor]) -> None:
-    limit = _limit(engine.options)
     for ids, states in zip(sequences, packed, strict=True):
-        alone = engine.forward([ids])
-        for slot, layer in enumerate(engine.options.layers):
-            error = relative_error(states[:, slot], alone[:, slot])
-            if error > limit:
-                raise CanaryError(
-                    f"canary: layer {layer} of {len(ids)} tokens in a packed batch differs from the same tokens alone "
-                    f"by {error:.1e}, the limit is {limit:.0e}; sequences of a batch see each other, most likely by "
-                    "the attention backend"
-                )
+        difference = worst_difference(engine.options, states, engine.forward([ids]))
+        if difference is not None:
+            raise CanaryError(
+                f"canary: {len(ids)} tokens in a packed batch differ from the same tokens alone: {difference}; "
+                "sequences of a batch see each other, most likely by the attention backend"
+            )
+
+
+def worst_difference(options: EngineOptions, ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
+    """Say which layer of two results for the same tokens differs most, if it does beyond rounding.
+
+    Args:
+        options: give layers and dtypes, and so the limit.
+        ours: hidden_states: [num_tokens, num_captured, hidden_size].
+        theirs: the same from elsewhere.
+    """
+    limit = _limit(options)
+    errors = [relative_error(ours[:, slot], theirs[:, slot]) for slot in range(len(options.layers))]
+    worst = max(range(len(errors)), key=errors.__getitem__)
+    if errors[worst] <= limit:
+        return None
+    return f"layer {options.layers[worst]} by {errors[worst]:.1e}, the limit is {limit:.0e}"
 
 
 def _check_reference(engine: Engine, ids: npt.NDArray[np.int32], states: torch.Tensor, reference: Engine) -> None:
