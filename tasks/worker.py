@@ -32,7 +32,7 @@ from tasks.engine.canary import (
     reference_options,
     worst_difference,
 )
-from tasks.engine.errors import EngineOutOfMemoryError
+from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine.layers import LayerId
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
@@ -138,7 +138,7 @@ class Worker:
         started = time.monotonic()
         try:
             states, faults = self._forward(batch, sequences)
-        except EngineOutOfMemoryError as error:
+        except (EngineOutOfMemoryError, EngineStateError) as error:
             self._split(batch, error)
             return
         finally:
@@ -171,12 +171,13 @@ class Worker:
         difference = worst_difference(self._engine.options, states, alone)
         return None if difference is None else Fault("parity", f"in a batch and alone differ: {difference}")
 
-    def _split(self, batch: list[int], error: EngineOutOfMemoryError) -> None:
-        """Run a batch that did not fit in halves, and remember the size of a half."""
+    def _split(self, batch: list[int], error: EngineOutOfMemoryError | EngineStateError) -> None:
+        """Run a batch that failed in halves, down to the sample at fault; remember the size of a half that may fit."""
         if len(batch) == 1:
             self._quarantine(batch[0], error.kind, str(error))
             return
-        self._max_batch_tokens = min(self._max_batch_tokens, max(1, int(self._lengths[batch].sum()) // 2))
+        if isinstance(error, EngineOutOfMemoryError):
+            self._max_batch_tokens = min(self._max_batch_tokens, max(1, int(self._lengths[batch].sum()) // 2))
         middle = len(batch) // 2
         self._run_batch(batch[:middle])
         self._run_batch(batch[middle:])

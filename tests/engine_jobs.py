@@ -60,6 +60,7 @@ def make_engine_job(store: Path, model: Path, lengths: Sequence[int], max_batch_
         tokens_digest=tokens.digest,
         encode_threads=2,
         max_in_flight_bytes=1 << 24,
+        recheck_fraction=1.0,
         parent_pid=os.getpid(),
     )
     return EngineJob(start, tokens, spec)

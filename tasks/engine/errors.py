@@ -46,7 +46,7 @@ class EngineVersionError(EngineError):
 
 
 class EngineStateError(EngineError):
-    """A forward failed; what the engine holds can no longer be trusted and it must be restarted."""
+    """A forward gave something other than one row a token."""
 
     kind = "engine_state"
 

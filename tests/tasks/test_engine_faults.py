@@ -1,0 +1,101 @@
+"""What becomes of samples and engines when a real engine misbehaves; the faults are those of tests/faulty_worker.py."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_jobs import EngineJob, make_engine_job
+
+from storage.checks import check_store
+from tasks import messages, patience
+from tasks.engine.devices import parse_devices
+from tasks.engine_process import EngineProcess
+from tasks.errors import WorkerError
+
+LENGTHS = (40, 300, 7, 120, 64, 33, 90, 250)
+
+
+@pytest.fixture
+def job(tiny_model: Callable[[str], Path], tmp_path: Path) -> EngineJob:
+    return make_engine_job(tmp_path / "store", tiny_model("llama"), LENGTHS, max_batch_tokens=1024)
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: EngineJob) -> Callable[..., EngineProcess]:
+    def start(**faults: Any) -> EngineProcess:
+        monkeypatch.setattr(EngineProcess, "MODULE", "faulty_worker")
+        monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}")
+        monkeypatch.setenv("FAULTS", json.dumps(faults))
+        return EngineProcess(job.start, parse_devices("cpu")[0], tmp_path / "engine.log")
+
+    return start
+
+
+def run(process: EngineProcess) -> list[messages.Message]:
+    heard: list[messages.Message] = []
+    process.run_unit(list(range(len(LENGTHS))), heard.append)
+    return heard
+
+
+def first_token(job: EngineJob, index: int) -> int:
+    return int(job.tokens.input_ids(index)[0])
+
+
+def test_bad_samples_are_set_aside_by_reason_and_the_others_kept(faulty: Callable, job: EngineJob) -> None:
+    """In one batch with them, and what is set aside is computed by the next run."""
+    names = job.tokens.sample_hashes
+    bad = {0: "non_finite", 2: "all_zero", 4: "parity", 6: "engine_state"}
+    tokens = {index: [first_token(job, index)] for index in bad}
+    with faulty(nan=tokens[0], zero=tokens[2], leak=tokens[4], short=tokens[6]) as process:
+        heard = run(process)
+    quarantined = {m.sample_hash: m.reason for m in heard if isinstance(m, messages.Quarantined)}
+    assert quarantined == {names[index]: reason for index, reason in bad.items()}
+    committed = {m.sample_hash for m in heard if isinstance(m, messages.Committed)}
+    assert committed == set(names) - quarantined.keys() == set(job.store)
+    assert not check_store(job.store.path, job.start.spec_digest).findings
+    with faulty() as process:
+        run(process)
+    assert set(job.store) == set(names)
+
+
+def test_out_of_memory_halves_the_batch_remembers_the_size_and_sets_one_sample_aside(
+    faulty: Callable, job: EngineJob
+) -> None:
+    with faulty(oom_above=260) as process:
+        heard = run(process)
+    [quarantined] = [m for m in heard if isinstance(m, messages.Quarantined)]
+    assert (quarantined.num_tokens, quarantined.reason) == (300, "out_of_memory")
+    assert len(job.store) == len(LENGTHS) - 1
+    sizes = [m.num_tokens for m in heard if isinstance(m, messages.BatchStarted)]
+    # 904 tokens fit the budget and not the device; what follows is never again as large as what failed.
+    assert sizes[0] == sum(LENGTHS)
+    assert sum(size > 260 for size in sizes) <= 4
+
+
+@pytest.mark.parametrize(("fault", "says"), [("exit", "ended with exit code 3"), ("hang", "said nothing for 5 s")])
+def test_a_dead_or_hung_engine_is_ended_and_the_next_takes_over(
+    faulty: Callable, job: EngineJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_BATCH_SECONDS", 5.0)
+    with faulty(**{fault: str(tmp_path / "happened")}) as process:
+        with pytest.raises(WorkerError, match=says):
+            run(process)
+        failed = time.monotonic()
+        heard = run(process)
+    print(f"{fault}: all committed {time.monotonic() - failed:.1f} s after the engine was found out")
+    assert {m.sample_hash for m in heard if isinstance(m, messages.Committed)} == set(job.tokens.sample_hashes)
+
+
+def test_patience_grows_with_the_batch_and_never_falls_below_its_least() -> None:
+    clock = patience.Patience()
+    assert clock.seconds == patience.LOAD_SECONDS
+    clock.hear(messages.BatchStarted(100))
+    assert clock.seconds == patience.FIRST_BATCH_SECONDS
+    clock._batch = (time.monotonic() - 10.0, 100)
+    clock.hear(messages.BatchStarted(200))
+    assert clock.seconds == pytest.approx(patience.SLOWDOWN * 20.0, rel=0.01)
+    clock.hear(messages.BatchStarted(1))
+    assert clock.seconds == patience.LEAST_SECONDS
