@@ -13,7 +13,7 @@ from rich.text import Text
 
 _LINE_SECONDS = 10.0
 # A rate over less than this says nothing.
-_LEAST_SECONDS = 0.1
+_LEAST_SECONDS = 1e-3
 
 
 class Progress(Protocol):
