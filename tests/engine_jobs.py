@@ -32,7 +32,9 @@ class EngineJob:
         return [index for index, name in enumerate(self.tokens.sample_hashes) if name in lacking]
 
 
-def make_engine_job(store: Path, model: Path, lengths: Sequence[int], max_batch_tokens: int = 512) -> EngineJob:
+def make_engine_job(
+    store: Path, model: Path, lengths: Sequence[int], max_batch_tokens: int = 512, recheck_fraction: float = 0.0
+) -> EngineJob:
     info = read_model(model)
     spec = StateSpec(
         model_fingerprint="f" * 64,
@@ -60,7 +62,7 @@ def make_engine_job(store: Path, model: Path, lengths: Sequence[int], max_batch_
         tokens_digest=tokens.digest,
         encode_threads=2,
         max_in_flight_bytes=1 << 24,
-        recheck_fraction=1.0,
+        recheck_fraction=recheck_fraction,
         parent_pid=os.getpid(),
     )
     return EngineJob(start, tokens, spec)

@@ -20,7 +20,9 @@ LENGTHS = (40, 300, 7, 120, 64, 33, 90, 250)
 
 @pytest.fixture
 def job(tiny_model: Callable[[str], Path], tmp_path: Path) -> EngineJob:
-    return make_engine_job(tmp_path / "store", tiny_model("llama"), LENGTHS, max_batch_tokens=1024)
+    return make_engine_job(
+        tmp_path / "store", tiny_model("llama"), LENGTHS, max_batch_tokens=1024, recheck_fraction=1.0
+    )
 
 
 @pytest.fixture
