@@ -136,13 +136,15 @@ class Worker:
         sequences = [self._tokens.input_ids(index) for index in batch]
         self._channel.send(messages.BatchStarted(sum(map(len, sequences))))
         started = time.monotonic()
+        failure: EngineOutOfMemoryError | EngineStateError | None = None
         try:
             states, faults = self._forward(batch, sequences)
         except (EngineOutOfMemoryError, EngineStateError) as error:
-            self._split(batch, error)
+            failure = error
+        self._forward_seconds += time.monotonic() - started
+        if failure is not None:
+            self._split(batch, failure)
             return
-        finally:
-            self._forward_seconds += time.monotonic() - started
         row = 0
         for index, ids, fault in zip(batch, sequences, faults, strict=True):
             if fault is None:
