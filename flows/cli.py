@@ -72,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_command(subparsers: Any, name: str, command: Callable[..., int]) -> argparse.ArgumentParser:
     summary = (command.__doc__ or "").strip().splitlines()[0]
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary)
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     parser.set_defaults(command=command)
     parser.add_argument("--json", action="store_true", help="print the result as JSON, as the last line")
     return parser

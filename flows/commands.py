@@ -78,9 +78,9 @@ def show(arguments: argparse.Namespace) -> int:
 
 def validate(arguments: argparse.Namespace) -> int:
     """Check every stored sample: structure, checksums, hashes, row counts and values."""
-    from flows.maintenance import validate_store  # noqa: PLC0415 - imports prefect, which takes a second
+    open_store(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    from flows.maintenance import validate_store  # noqa: PLC0415 - see above
 
-    open_store(arguments.store, arguments.spec)
     with _progress():
         report = validate_store(arguments.store, arguments.spec, repair=arguments.repair)
     for finding in report.findings:
@@ -95,9 +95,9 @@ def validate(arguments: argparse.Namespace) -> int:
 
 def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs."""
-    from flows.maintenance import compact_store  # noqa: PLC0415 - imports prefect, which takes a second
+    open_store(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    from flows.maintenance import compact_store  # noqa: PLC0415 - see above
 
-    open_store(arguments.store, arguments.spec)
     with _progress():
         packed = compact_store(arguments.store, arguments.spec)
     document = {"samples": packed.samples, "bytes": packed.bytes} if packed else {"samples": 0, "bytes": 0}
