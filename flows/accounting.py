@@ -68,19 +68,13 @@ class Ledger:
 
         `unfinished` counts rows whose sample an interrupted or failed run did not reach; a completed run has none.
         """
-        reused = (self.plan.reused if self.plan else 0) + len(self.found)
-        duplicate = self.plan.duplicates if self.plan else 0
-        quarantined = dict(Counter(reason for reason, _ in self.quarantined.values()))
-        settled = len(self.done) + reused + duplicate + sum(self.rejected.values()) + len(self.quarantined)
-        return {
-            "in": self.rows_in,
-            "done": len(self.done),
-            "reused": reused,
-            "duplicate": duplicate,
-            "rejected": self.rejected,
-            "quarantined": quarantined,
-            "unfinished": self.rows_in - settled,
-        }
+        with self._lock:  # an engine may still have a word to say when a run is interrupted
+            return self._count_rows()
+
+    def tokens_done(self) -> int:
+        """Return the tokens of the samples that this run computed and committed."""
+        with self._lock:
+            return sum(self.done.values())
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -94,6 +88,7 @@ class Ledger:
     def _commit(self, message: messages.Committed) -> None:
         if message.sample_hash in self.done or message.sample_hash in self.found:
             return  # told again by the engine that took over from a dead one
+        self.quarantined.pop(message.sample_hash, None)  # a second try may have found room that the first had not
         if message.existed:
             self.found.add(message.sample_hash)
         else:
@@ -117,3 +112,18 @@ class Ledger:
                 f"{count} of {samples} samples were set aside, the limit is {limit:g} (the last: {reason}, {detail}); "
                 "find the cause, or raise max_quarantined"
             )
+
+    def _count_rows(self) -> dict[str, int | dict[str, int]]:
+        reused = (self.plan.reused if self.plan else 0) + len(self.found)
+        duplicate = self.plan.duplicates if self.plan else 0
+        quarantined = dict(Counter(reason for reason, _ in self.quarantined.values()))
+        settled = len(self.done) + reused + duplicate + sum(self.rejected.values()) + len(self.quarantined)
+        return {
+            "in": self.rows_in,
+            "done": len(self.done),
+            "reused": reused,
+            "duplicate": duplicate,
+            "rejected": self.rejected,
+            "quarantined": quarantined,
+            "unfinished": self.rows_in - settled,
+        }

@@ -60,7 +60,7 @@ class Run:
             rows=ledger.rows(),
             truncated=ledger.truncated,
             tokens=plan.tokens if plan else 0,
-            tokens_computed=sum(ledger.done.values()),
+            tokens_computed=ledger.tokens_done(),
             bytes=measure_store(open_store(job.store, job.spec_digest)),
             seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
             spec=job.spec.to_json(),
