@@ -1,5 +1,7 @@
 """The work of an engine process, with a real model and a real store, in this process."""
 
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
@@ -12,6 +14,8 @@ import pytest
 import torch
 from engine_jobs import EngineJob, make_engine_job
 
+from storage.checks import check_store
+from storage.errors import StoreFullError
 from storage.store import open_store
 from tasks import messages
 from tasks.engine.base import Engine
@@ -76,7 +80,7 @@ def job(tmp_path: Path, tiny_model: Callable[[str], Path]) -> EngineJob:
 def make_worker(
     pipe: tuple[Connection, Connection], loaded: Engine, job: EngineJob, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Worker]:
-    def make(engine: Engine = loaded) -> Worker:
+    def make(engine: Engine = loaded, job: EngineJob = job) -> Worker:
         monkeypatch.setattr("tasks.worker.load_engine", lambda _options: engine)
         # The real engine has passed it, in `loaded`; these cannot be asked all that it asks.
         monkeypatch.setattr("tasks.worker._check_engine", lambda _engine: None)
@@ -171,3 +175,30 @@ def test_a_sample_with_a_nan_is_set_aside_and_its_batch_is_stored(
     assert (aside.sample_hash, aside.num_tokens, aside.reason) == (name, 80, "non_finite")
     assert aside.detail == "NaN or Inf in 1 of 80 rows"
     assert set(open_store(job.start.store)) == set(job.tokens.sample_hashes) - {name}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system with room for the token ids and a few samples."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_unit_and_the_rest_is_done_when_there_is_room(
+    make_worker: Callable[..., Worker], tiny_model: Callable[[str], Path], small_disk: Path
+) -> None:
+    job = make_engine_job(small_disk / "store", tiny_model("llama"), LENGTHS, MAX_BATCH_TOKENS)
+    with pytest.raises(StoreFullError, match="no space left"):
+        make_worker(job=job).run_unit(range(len(LENGTHS)))
+    assert len(job.store) < len(LENGTHS)
+    assert not check_store(job.store.path, job.spec.digest()).findings
+    assert list((job.store.path / "tmp").iterdir()) == []
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    make_worker(job=job).run_unit(range(len(LENGTHS)))
+    assert set(job.store) == set(job.tokens.sample_hashes)
+    assert not check_store(job.store.path, job.spec.digest()).findings
