@@ -1,11 +1,16 @@
 """Table: Hugging Face architecture -> how SGLang captures its hidden states.
 
-Adding a model is one row here and one tiny config in the tests.
+Adding a model is one row here and one tiny config in the tests; docs/adding-a-model.md says how.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.engine.errors import UnsupportedArchitectureError
+
+# Both take output-of-block ids and add 1 to each, always (read in SGLang 0.5.17, class by class). Not so
+# `set_eagle3_layers_to_capture` of DeepSeek (only when the first id is 1) and of gpt-oss (not when the last id is L).
+DFLASH = "set_dflash_layers_to_capture"
+EAGLE3 = "set_eagle3_layers_to_capture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +18,47 @@ class Architecture:
     """How one SGLang model class is captured.
 
     Attributes:
-        body: attribute path from the SGLang model to the module that holds `layers` and `norm`.
-        setter: method that takes output-of-block ids and makes the model capture the streams behind those blocks.
-            `set_dflash_layers_to_capture` adds 1 to each id on every model that has it, whereas
-            `set_eagle3_layers_to_capture` does so on DeepSeek only when the first id is 1 (read in SGLang 0.5.17).
+        causal_lm: attribute path from the SGLang model to the part that has `logits_processor` and, as `model`, the body
+            with `layers` and the final `norm`; empty where that is the model itself.
+        setter: method of `causal_lm` that takes output-of-block ids and makes it capture the streams behind those blocks.
+            None: the class has none, or a wrong one, and the stream that enters each block is taken by hooks.
+        unit_offset: the final norm multiplies by 1 + weight (Gemma), not by weight.
         mla: attention is multi-head latent attention, whose dispatch has no CPU entry for `torch_native`.
+        cuda_attention: SGLang's attention backend on a GPU.
+        needs_cuda: why SGLang cannot run it on a CPU; empty where it can.
     """
 
-    body: str = "model"
-    setter: str = "set_dflash_layers_to_capture"
+    causal_lm: str = ""
+    setter: str | None = DFLASH
+    unit_offset: bool = False
     mla: bool = False
+    cuda_attention: str = "triton"
+    needs_cuda: str = ""
 
+
+_LLAMA = Architecture()
+_DEEPSEEK = Architecture(mla=True)
+# SGLang's setter captures a block's output before it is added to the residual.
+_GEMMA3 = Architecture(setter=None, unit_offset=True)
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "LlamaForCausalLM": Architecture(),
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _LLAMA,
+    "Phi3ForCausalLM": _LLAMA,
+    "Qwen2ForCausalLM": Architecture(setter=EAGLE3),
+    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3),
     "Qwen3ForCausalLM": Architecture(),
     "Qwen3MoeForCausalLM": Architecture(),
-    "DeepseekV3ForCausalLM": Architecture(mla=True),
+    "Qwen3NextForCausalLM": Architecture(unit_offset=True),
+    "DeepseekV2ForCausalLM": _DEEPSEEK,
+    "DeepseekV3ForCausalLM": _DEEPSEEK,
+    "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
+    "GptOssForCausalLM": Architecture(),
+    "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model"),
+    "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
+    "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3),
+    "Llama4ForConditionalGeneration": Architecture(causal_lm="language_model"),
 }
 
 

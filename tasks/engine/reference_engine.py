@@ -1,13 +1,20 @@
 """transformers as the reference: the same states, one sequence at a time, for tests and benchmarks."""
 
+import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tasks.engine.base import DTYPES, EngineOptions
+
+# What transformers does not know, but computes as one that it does; Kimi-K2.5's vision part is left out.
+SAME_AS = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3"}
 
 
 class ReferenceEngine:
@@ -19,12 +26,11 @@ class ReferenceEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
-        self._model = AutoModelForCausalLM.from_pretrained(
-            options.model, dtype=DTYPES[options.compute_dtype], local_files_only=True
-        ).to(options.device)
+        self._model = _load(options.model, DTYPES[options.compute_dtype]).to(options.device)
         self._model.eval()
+        self._decoder = _find_decoder(self._model)
         self._before_norm: torch.Tensor | None = None
-        self._model.model.norm.register_forward_pre_hook(self._keep_before_norm)
+        self._decoder.norm.register_forward_pre_hook(self._keep_before_norm)
 
     def forward(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
         """Run each sequence alone; see `Engine.forward`."""
@@ -32,12 +38,12 @@ class ReferenceEngine:
 
     def close(self) -> None:
         """Free the model."""
-        del self._model
+        del self._model, self._decoder
 
     @torch.no_grad()
     def _forward_one(self, input_ids: npt.NDArray[np.int32]) -> torch.Tensor:
         ids = torch.from_numpy(input_ids.astype(np.int64))[None].to(self.options.device)
-        states = self._model.model(ids, output_hidden_states=True, use_cache=False).hidden_states
+        states = self._decoder(ids, output_hidden_states=True, use_cache=False).hidden_states
         num_layers = len(states) - 1
         named = dict(enumerate(states[:-1])) | {num_layers: self._before_norm, "final": states[-1]}
         stacked = torch.stack([named[layer][0] for layer in self.options.layers], dim=1)
@@ -45,3 +51,41 @@ class ReferenceEngine:
 
     def _keep_before_norm(self, _module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self._before_norm = args[0]
+
+
+def _find_decoder(model: Any) -> Any:
+    decoder = model.get_decoder()
+    return getattr(decoder, "model", decoder)  # Llama-4 names itself as its decoder
+
+
+def _load(folder: Path, dtype: torch.dtype) -> Any:
+    model = _from_pretrained(folder, dtype)
+    if model.config.model_type == "deepseek_v2":
+        _repair_deepseek_v2(model)
+    return model
+
+
+def _from_pretrained(folder: Path, dtype: torch.dtype) -> Any:
+    config = json.loads((folder / "config.json").read_bytes())
+    if (known := SAME_AS.get(config["model_type"])) is None:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    text = {key: value for key, value in (config.get("text_config") or config).items() if key != "model_type"}
+    return AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=AutoConfig.for_model(known, **text),
+        key_mapping={"^language_model.": ""},
+        dtype=dtype,
+        local_files_only=True,
+    )
+
+
+def _repair_deepseek_v2(model: Any) -> None:
+    """Add what transformers 5.12.1 leaves out of DeepSeek-V2, and has in DeepSeek-V3: yarn's factor of the attention
+    scores (https://arxiv.org/abs/2405.04434, and the modeling file of the published checkpoints), and an attribute that
+    routing in groups reads.
+    """
+    rope, experts = model.config.rope_parameters, model.config.n_routed_experts
+    mscale = 0.1 * rope.get("mscale_all_dim", 0) * math.log(rope.get("factor", 1)) + 1
+    for layer in model.model.layers:
+        layer.self_attn.scaling *= mscale**2
+        layer.mlp.num_experts = experts

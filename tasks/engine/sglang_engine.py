@@ -6,6 +6,7 @@ machine without a GPU before this file is imported.
 
 import contextlib
 import functools
+import inspect
 import operator
 import socket
 from array import array
@@ -47,7 +48,7 @@ class SGLangEngine:
         self._architecture = get_architecture(self._info.architecture)
         self._runner = _load_runner(options)
         self._tap = _StateTap()
-        self._edges: dict[object, torch.Tensor] = {}
+        self._hooked: dict[object, torch.Tensor] = {}
         self._install_capture()
 
     def forward(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
@@ -68,19 +69,19 @@ class SGLangEngine:
 
     def next_tokens(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
         """Return the greedy next token after each sequence, by SGLang's own logits processor: int64[num_sequences]."""
-        model = self._runner.model
-        model.logits_processor = self._logits_processor
+        causal_lm = self._causal_lm
+        causal_lm.logits_processor = self._logits_processor
         try:
             with torch.inference_mode():
                 tokens: torch.Tensor = self._run(sequences).next_token_logits.argmax(-1)
                 return tokens
         finally:
-            model.logits_processor = self._tap
+            causal_lm.logits_processor = self._tap
             self._free_pools()
 
     def read_out(self, final: torch.Tensor) -> torch.Tensor:
         """Return the LM head's logits over final states: float32[num_tokens, vocab_size]."""
-        head = self._runner.model.lm_head
+        head = self._causal_lm.lm_head
         with torch.inference_mode():
             logits: torch.Tensor = self._logits_processor._compute_lm_head(  # noqa: SLF001
                 final.to(head.weight.dtype), head
@@ -94,7 +95,7 @@ class SGLangEngine:
         reset_context()
 
     def _free_pools(self) -> None:
-        self._edges.clear()
+        self._hooked.clear()
         self._runner.req_to_token_pool.clear()
         self._runner.token_to_kv_pool_allocator.clear()
 
@@ -109,44 +110,46 @@ class SGLangEngine:
     # -- capture ---------------------------------------------------------------------------------------------------
 
     @property
-    def _body(self) -> Any:
-        return operator.attrgetter(self._architecture.body)(self._runner.model)
+    def _causal_lm(self) -> Any:
+        path = self._architecture.causal_lm
+        return operator.attrgetter(path)(self._runner.model) if path else self._runner.model
 
     def _install_capture(self) -> None:
         """Make the model hand out the streams of `options.layers`.
 
-        SGLang's setter covers 1..L-1: on Llama layer 0 would add a residual that is still None, and none captures L.
-        Those two are taken by hooks on the first block and on the final norm.
+        SGLang's setters cover 1..L-1: on Llama layer 0 would add a residual that is still None, and hardly any captures
+        L. Those two are taken by hooks on the first block and on the final norm, and all where the setter is wrong.
         """
-        model, body, num_layers = self._runner.model, self._body, self._info.num_layers
-        between = [layer for layer in self.options.layers if layer not in {0, num_layers, "final"}]
+        causal_lm, num_layers, setter = self._causal_lm, self._info.num_layers, self._architecture.setter
+        body = causal_lm.model
+        between = [int(layer) for layer in self.options.layers if layer not in {0, num_layers, "final"}]
         for block in body.layers:
             block._is_layer_to_capture = False  # noqa: SLF001 - the MoE setters only ever add to this mark
-        if between:
-            getattr(model, self._architecture.setter)([int(layer) - 1 for layer in between])
-        body.layers[0].register_forward_pre_hook(functools.partial(self._keep_edge, 0), with_kwargs=True)
-        body.norm.register_forward_pre_hook(functools.partial(self._keep_edge, num_layers), with_kwargs=True)
-        self._logits_processor = model.logits_processor
-        model.logits_processor = self._tap
+        if between and setter:
+            getattr(causal_lm, setter)([layer - 1 for layer in between])
+        for layer, module in enumerate([*body.layers, body.norm]):
+            if layer in self.options.layers and not (setter and layer in between):
+                module.register_forward_pre_hook(functools.partial(self._keep_stream, layer), with_kwargs=True)
+        self._logits_processor = causal_lm.logits_processor
+        causal_lm.logits_processor = self._tap
         if self.options.device == "cpu" and self._architecture.mla:
             _force_mla(body.layers)
 
-    def _keep_edge(self, layer: int, _module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the stream that enters the first block or the final norm."""
-        if layer not in self.options.layers:
-            return
-        if layer == 0:
-            hidden, residual = kwargs.get("hidden_states", args[1]), None  # args[0] is the positions
-        else:
+    def _keep_stream(self, layer: int, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the stream that enters a block or the final norm: its input and the residual not yet added to it."""
+        if layer == self._info.num_layers:
             hidden, residual = args[0], args[1] if len(args) > 1 else None
+        else:
+            given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+            hidden, residual = given["hidden_states"], given.get("residual")
         # A copy either way: the fused add-and-norm kernels write into both of their inputs.
-        self._edges[layer] = hidden.clone() if residual is None else hidden + residual
+        self._hooked[layer] = hidden.clone() if residual is None else hidden + residual
 
     def _gather(self, num_tokens: int, final: torch.Tensor, between: Sequence[torch.Tensor]) -> torch.Tensor:
         """Put the captured streams into one tensor, in the order of `options.layers`."""
         rest = iter(between)
         captured = [
-            final if layer == "final" else self._edges[layer] if layer in self._edges else next(rest, None)
+            final if layer == "final" else self._hooked[layer] if layer in self._hooked else next(rest, None)
             for layer in self.options.layers
         ]
         shape = (num_tokens, len(captured), self._info.hidden_size)
