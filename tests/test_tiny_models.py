@@ -6,15 +6,29 @@ from tiny_models import TINY_MODELS, ensure_tiny_model
 
 
 @pytest.mark.parametrize("name", TINY_MODELS)
-def test_a_tiny_model_loads_with_the_shape_of_its_entry(name, tiny_model):
-    from transformers import AutoModelForCausalLM
+def test_a_tiny_model_has_the_shape_of_its_entry_and_names_that_sglang_reads(name, tiny_model):
+    from safetensors import safe_open
 
-    model = AutoModelForCausalLM.from_pretrained(tiny_model(name), local_files_only=True)
+    folder = tiny_model(name)
+    entry, config = TINY_MODELS[name], json.loads((folder / "config.json").read_text())
 
-    assert model.config.model_type == TINY_MODELS[name]["model_type"]
-    assert model.model.embed_tokens.weight.shape == (49152, 256)
-    assert len(model.model.layers) == 8
-    assert Path(model.config.name_or_path) == tiny_model(name), "the second request made another folder"
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        shapes = {key: weights.get_slice(key).get_shape() for key in weights.keys()}  # noqa: SIM118 - no mapping
+    prefix = "language_model." if "text_config" in entry else ""
+    assert shapes[f"{prefix}model.embed_tokens.weight"] == [49152, 256]
+    assert {key.split("layers.")[1].split(".")[0] for key in shapes if "layers." in key} == set("01234567")
+    assert config | entry == config
+    assert config["architectures"]
+    assert tiny_model(name) == folder, "the second request made another folder"
+
+
+def test_no_norm_or_bias_is_all_ones_or_zeros(tiny_model):
+    from safetensors.torch import load_file
+
+    weights = load_file(tiny_model("gpt-oss") / "model.safetensors")
+
+    for name, tensor in weights.items():
+        assert tensor.float().std() > 0.01, name
 
 
 def test_deepseek_runs_yarn_in_transformers_too(tiny_model):

@@ -281,7 +281,7 @@ def _make(config: dict[str, Any], tokenizer: Path | None, folder: Path) -> None:
 
 
 def _fill_vectors(model: Any) -> None:
-    """Spread norms, biases and the like, which transformers makes all 1 or 0: left out or doubled, they would not show."""
+    """Spread norms, biases and the like: transformers makes them all 1 or 0, and one left out would not show."""
     for name, tensor in model.state_dict().items():
         if tensor.dim() == 1 or name.endswith("_bias"):
             tensor.add_(0.1 * tensor.new_empty(tensor.shape).normal_())
@@ -293,7 +293,7 @@ def _wrap(folder: Path) -> None:
 
     file = folder / "model.safetensors"
     save_file({f"language_model.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"dtype": "bfloat16"}')
 
 
 def _say_also(config_file: Path, config: dict[str, Any]) -> None:

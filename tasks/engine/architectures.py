@@ -18,14 +18,14 @@ class Architecture:
     """How one SGLang model class is captured.
 
     Attributes:
-        causal_lm: attribute path from the SGLang model to the part that has `logits_processor` and, as `model`, the body
-            with `layers` and the final `norm`; empty where that is the model itself.
-        setter: method of `causal_lm` that takes output-of-block ids and makes it capture the streams behind those blocks.
-            None: the class has none, or a wrong one, and the stream that enters each block is taken by hooks.
+        causal_lm: attribute path from the SGLang model to the part that has `logits_processor` and, as `model`, the
+            body with `layers` and the final `norm`; empty where that is the model itself.
+        setter: method of `causal_lm` that takes output-of-block ids and makes it capture the streams behind those
+            blocks. None: the class has none, or a wrong one, and what enters each block is taken by hooks.
         unit_offset: the final norm multiplies by 1 + weight (Gemma), not by weight.
         mla: attention is multi-head latent attention, whose dispatch has no CPU entry for `torch_native`.
         cuda_attention: SGLang's attention backend on a GPU.
-        needs_cuda: why SGLang cannot run it on a CPU; empty where it can.
+        needs_cuda: why SGLang cannot run it on a CPU, or not right; empty where it can.
     """
 
     causal_lm: str = ""
@@ -38,7 +38,7 @@ class Architecture:
 
 _LLAMA = Architecture()
 _DEEPSEEK = Architecture(mla=True)
-# SGLang's setter captures a block's output before it is added to the residual.
+# SGLang's setter captures what a block adds, without the stream that it is added to.
 _GEMMA3 = Architecture(setter=None, unit_offset=True)
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -46,33 +46,44 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MistralForCausalLM": _LLAMA,
     "Phi3ForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": Architecture(setter=EAGLE3),
-    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3),
+    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3, needs_cuda="the gate of its shared expert is a Triton kernel"),
     "Qwen3ForCausalLM": Architecture(),
     "Qwen3MoeForCausalLM": Architecture(),
-    "Qwen3NextForCausalLM": Architecture(unit_offset=True),
+    "Qwen3NextForCausalLM": Architecture(unit_offset=True, needs_cuda="its linear attention has only compiled kernels"),
     "DeepseekV2ForCausalLM": _DEEPSEEK,
-    "DeepseekV3ForCausalLM": _DEEPSEEK,
+    "DeepseekV3ForCausalLM": _DEEPSEEK,  # R1 and Kimi-K2 too
     "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
-    "GptOssForCausalLM": Architecture(),
+    "GptOssForCausalLM": Architecture(needs_cuda="SGLang's CPU attention has no sinks"),
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model"),
     "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
-    "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3),
-    "Llama4ForConditionalGeneration": Architecture(causal_lm="language_model"),
+    "MiniMaxM2ForCausalLM": Architecture(
+        setter=EAGLE3, needs_cuda="the norm of its queries and keys is a Triton kernel"
+    ),
+    # `Llama4ForCausalLM` is left out: SGLang's class of that name skips the experts' weights with a mere warning.
+    "Llama4ForConditionalGeneration": Architecture(
+        causal_lm="language_model",
+        cuda_attention="fa3",  # the only one on NVIDIA before Blackwell that attends in chunks
+        needs_cuda="SGLang computes its queries and keys in bf16 there, and does not attend in chunks",
+    ),
 }
 
 
-def get_architecture(name: str) -> Architecture:
-    """Look up how an architecture is captured.
+def get_architecture(name: str, device: str = "cuda") -> Architecture:
+    """Look up how an architecture is captured on `device`, `cpu` or `cuda`.
 
     Raises:
-        UnsupportedArchitectureError: `name` has no row.
+        UnsupportedArchitectureError: `name` has no row, or cannot run on `device`.
     """
-    try:
-        return ARCHITECTURES[name]
-    except KeyError:
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedArchitectureError(
             f"architecture {name} is not in the table of captured models ({known}); "
-            "add a row to tasks/engine/architectures.py and a tiny config to the tests"
-        ) from None
+            "docs/adding-a-model.md says how to add a row to tasks/engine/architectures.py"
+        )
+    if device == "cpu" and architecture.needs_cuda:
+        raise UnsupportedArchitectureError(
+            f"SGLang cannot run {name} on a CPU ({architecture.needs_cuda}); choose a GPU with devices"
+        )
+    return architecture

@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
 
+NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -74,8 +75,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
-    text = config.get("text_config") or config
     try:
+        text = _text_config(config)
         return ModelInfo(
             path=path,
             architecture=str(config["architectures"][0]),
@@ -84,13 +85,29 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             vocab_size=int(text["vocab_size"]),
             context_length=int(text["max_position_embeddings"]),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-            quantization=_quantization(config),
+            quantization=_quantization(config) or _quantization(text),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise NotAModelError(
             f"{path / 'config.json'} does not describe a causal language model: {type(error).__name__} {error}; "
             "architectures, num_hidden_layers, hidden_size, vocab_size and max_position_embeddings are needed"
         ) from None
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the part that describes the language model; of a model of text and more, its `text_config`."""
+    text = config.get("text_config") or config
+    if not isinstance(text, dict):
+        raise TypeError(f"text_config is a {type(text).__name__}")
+    if text is config or all(field in text for field in NEEDED):
+        return text
+    # Gemma-3 as published leaves out what transformers has as its default.
+    from transformers import CONFIG_MAPPING  # noqa: PLC0415 - heavy, and hardly ever needed
+
+    if config.get("model_type") not in CONFIG_MAPPING:
+        return text
+    defaults: dict[str, Any] = CONFIG_MAPPING[config["model_type"]].from_dict(config).get_text_config().to_dict()
+    return defaults | text
 
 
 def _quantization(config: dict[str, Any]) -> str | None:

@@ -80,9 +80,10 @@ def _from_pretrained(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def _repair_deepseek_v2(model: Any) -> None:
-    """Add what transformers 5.12.1 leaves out of DeepSeek-V2, and has in DeepSeek-V3: yarn's factor of the attention
-    scores (https://arxiv.org/abs/2405.04434, and the modeling file of the published checkpoints), and an attribute that
-    routing in groups reads.
+    """Add what transformers 5.12.1 leaves out of DeepSeek-V2, and has in DeepSeek-V3.
+
+    That is yarn's factor of the attention scores, which the modeling file of the published checkpoints has, and an
+    attribute that routing in groups reads.
     """
     rope, experts = model.config.rope_parameters, model.config.n_routed_experts
     mscale = 0.1 * rope.get("mscale_all_dim", 0) * math.log(rope.get("factor", 1)) + 1

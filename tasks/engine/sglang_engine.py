@@ -29,7 +29,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from tasks.engine.architectures import get_architecture
+from tasks.engine.architectures import Architecture, get_architecture
 from tasks.engine.base import DTYPES, EngineOptions
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine.models import read_model
@@ -39,14 +39,14 @@ class SGLangEngine:
     """One model, loaded as SGLang serves it, run one EXTEND batch at a time; see `Engine`.
 
     Raises:
-        UnsupportedArchitectureError: the model is not in the table.
+        UnsupportedArchitectureError: the model is not in the table, or cannot run on the device.
     """
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self._info = read_model(options.model)
-        self._architecture = get_architecture(self._info.architecture)
-        self._runner = _load_runner(options)
+        self._architecture = get_architecture(self._info.architecture, options.device)
+        self._runner = _load_runner(options, self._architecture)
         self._tap = _StateTap()
         self._hooked: dict[object, torch.Tensor] = {}
         self._install_capture()
@@ -256,9 +256,9 @@ def _make_request(rid: str, input_ids: npt.NDArray[np.int32]) -> Any:
     return request
 
 
-def _load_runner(options: EngineOptions) -> Any:
+def _load_runner(options: EngineOptions, architecture: Architecture) -> Any:
     """Load weights and pools as SGLang's own `benchmark/one_batch.py` does."""
-    server_args = _server_args(options)
+    server_args = _server_args(options, architecture)
     publish(server_args, role="scheduler")
     initialize_moe_config(server_args)
     with _free_port() as port:
@@ -276,7 +276,7 @@ def _load_runner(options: EngineOptions) -> Any:
     return runner
 
 
-def _server_args(options: EngineOptions) -> Any:
+def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
     on_cpu = options.device == "cpu"
     return ServerArgs(
         model_path=str(options.model),
@@ -291,7 +291,9 @@ def _server_args(options: EngineOptions) -> Any:
         max_prefill_tokens=options.max_batch_tokens,
         max_running_requests=options.max_sequences,
         mem_fraction_static=0.5 if on_cpu else None,  # must be given on CPU, where SGLang cannot work it out
-        attention_backend="torch_native" if on_cpu else "triton",
+        attention_backend="torch_native" if on_cpu else architecture.cuda_attention,
+        disable_hybrid_swa_memory=True,  # a pool of its own for sliding windows would hold less than a whole batch
+        enforce_disable_flashinfer_allreduce_fusion=True,  # the setters would capture streams not yet reduced
         sampling_backend="pytorch",
         random_seed=0,
     )

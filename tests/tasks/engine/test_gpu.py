@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tiny_models import TINY_MODELS
 
 from tasks.engine.base import Engine, EngineOptions
 from tasks.engine.loading import load_engine
@@ -19,8 +20,6 @@ from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
 
 pytestmark = pytest.mark.gpu
-
-MODELS = ("llama", "qwen3", "qwen3-moe", "deepseek-v3")
 
 
 def all_layers(model: Path, dtype: str) -> EngineOptions:
@@ -44,7 +43,7 @@ def free() -> None:
     torch.cuda.empty_cache()
 
 
-@pytest.fixture(scope="class", params=MODELS)
+@pytest.fixture(scope="class", params=TINY_MODELS)
 def engine(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Iterator[Engine]:
     engine = load_engine(all_layers(tiny_model(request.param), "bfloat16"))
     yield engine

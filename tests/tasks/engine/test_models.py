@@ -11,6 +11,7 @@ from tiny_models import TINY_MODELS
 from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
 from tasks.engine.models import read_model, weight_files
+from tasks.engine.reference_engine import SAME_AS
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,14 +39,24 @@ def test_a_real_folder_is_described_as_transformers_reads_it(tiny_model: Callabl
     from transformers import AutoConfig
 
     folder = tiny_model(name)
-    theirs = AutoConfig.from_pretrained(folder, local_files_only=True)
+    written = json.loads((folder / "config.json").read_text())
+    if written["model_type"] in SAME_AS:
+        theirs = AutoConfig.for_model(
+            SAME_AS[written["model_type"]], **_without_type(written.get("text_config", written))
+        )
+    else:
+        theirs = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     ours = read_model(folder)
-    assert ours.architecture == theirs.architectures[0]
+    assert ours.architecture == written["architectures"][0]
     assert ours.architecture in ARCHITECTURES
     assert (ours.num_layers, ours.hidden_size) == (theirs.num_hidden_layers, theirs.hidden_size)
     assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, theirs.max_position_embeddings)
     assert (ours.dtype, ours.quantization) == ("bfloat16", None)
     assert [file.name for file in weight_files(folder)] == ["model.safetensors"]
+
+
+def _without_type(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "model_type"}
 
 
 def test_every_architecture_of_the_table_has_a_tiny_model(tiny_model: Callable[[str], Path]) -> None:
@@ -70,6 +81,22 @@ def test_a_model_of_text_and_more_is_described_by_its_text(make_model: Callable)
     text = {key: value for key, value in CONFIG.items() if key != "architectures"}
     model = read_model(make_model(outer | {"text_config": text, "hidden_size": 9}))
     assert (model.architecture, model.hidden_size, model.dtype) == (outer["architectures"][0], 64, "float16")
+
+
+def test_what_a_published_wrapper_leaves_to_the_defaults_of_transformers_is_found_there(make_model: Callable) -> None:
+    """As google/gemma-3-4b-it has it."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
+    model = read_model(make_model(config))
+    assert (model.num_layers, model.hidden_size) == (34, 2560)
+    assert (model.vocab_size, model.context_length) == (262_208, 131_072)
+
+
+def test_quantization_may_be_said_of_the_language_model_alone(make_model: Callable) -> None:
+    """As moonshotai/Kimi-K2.5 has it."""
+    text = CONFIG | {"quantization_config": {"quant_method": "compressed-tensors"}}
+    config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text}
+    assert read_model(make_model(config)).quantization == "compressed-tensors"
 
 
 def test_the_method_of_quantization_is_read(make_model: Callable) -> None:
@@ -104,6 +131,7 @@ def test_weights_are_those_that_sglang_prefers(make_model: Callable, weights: tu
             ["max_position_embeddings"],
         ),
         (CONFIG | {"text_config": [1]}, ["TypeError"]),
+        (CONFIG | {"model_type": "kimi_k25", "text_config": {"hidden_size": 64}}, ["KeyError 'num_hidden_layers'"]),
         (CONFIG | {"quantization_config": {}}, ["KeyError 'quant_method'"]),
     ],
     ids=repr,

@@ -8,18 +8,39 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from safetensors import safe_open
+from tiny_models import TINY_MODELS
 
+from tasks.engine.architectures import ARCHITECTURES, Architecture
 from tasks.engine.base import Engine, EngineOptions
-from tasks.engine.errors import EngineStateError
+from tasks.engine.errors import EngineStateError, UnsupportedArchitectureError
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
 
-# Seen: 0 on dense models and on this MoE, 1.4e-6 on DeepSeek-V3, whose absorbed MLA multiplies in another order.
-BIT_IDENTICAL = {"llama", "qwen3"}
-MODELS = ("llama", "qwen3", "qwen3-moe", "deepseek-v3")
-LENGTHS = (1, 2, 5, 17, 64, 300, 2048)
+# Absorbed MLA multiplies in another order than transformers does, and so do SGLang's experts.
 LIMIT = 2e-6
+# The largest relative error of a layer: 0 is the same bits.
+LIMITS = {
+    "llama": 0.0,
+    "mistral": 0.0,
+    "phi3": 0.0,
+    "qwen2": 0.0,
+    "qwen3": 0.0,
+    "gemma3": 0.0,
+    # SGLang counts its positions from 1. Turned by one step more, queries and keys round otherwise; with
+    # `position_ids` from 1, transformers has the same bits.
+    "gemma3-wrapped": 2e-5,
+    "qwen3-moe": LIMIT,
+    "glm4-moe": LIMIT,
+    "deepseek-v2": LIMIT,
+    "deepseek-v2-lite": LIMIT,
+    "deepseek-v3": LIMIT,
+    "kimi-k2": LIMIT,
+    "kimi-k2.5": LIMIT,
+}
+# Past the sliding window of Gemma-3 (64) and the length before yarn (1024).
+LENGTHS = (1, 17, 1100)
 
 
 def all_layers(model: Path) -> EngineOptions:
@@ -35,6 +56,17 @@ def all_layers(model: Path) -> EngineOptions:
     )
 
 
+def architecture(model: Path) -> Architecture:
+    return ARCHITECTURES[read_model(model).architecture]
+
+
+def norm_weight(model: Path) -> torch.Tensor:
+    """The weight of the final norm, as the checkpoint has it."""
+    with safe_open(model / "model.safetensors", "pt") as weights:
+        (name,) = (key for key in weights.keys() if key.endswith("model.norm.weight"))  # noqa: SIM118 - no mapping
+        return weights.get_tensor(name).float()
+
+
 def random_ids(num_tokens: int, seed: int = 0) -> npt.NDArray[np.int32]:
     return np.random.default_rng(seed).integers(5, 30_000, num_tokens).astype(np.int32)
 
@@ -44,7 +76,12 @@ def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
-@pytest.fixture(scope="class", params=MODELS)
+def test_every_tiny_model_is_tested_here_or_cannot_run_on_a_cpu(tiny_model: Callable[[str], Path]) -> None:
+    for name in TINY_MODELS:
+        assert (name in LIMITS) != bool(architecture(tiny_model(name)).needs_cuda), name
+
+
+@pytest.fixture(scope="class", params=LIMITS)
 def engines(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Iterator[tuple[str, Engine, Engine]]:
     options = all_layers(tiny_model(request.param))
     ours, theirs = load_engine(options), ReferenceEngine(options)
@@ -62,10 +99,16 @@ class TestEveryArchitecture:
         mine, reference = ours.forward([ids]), theirs.forward([ids])
         assert mine.shape == reference.shape == (num_tokens, 10, 256)
         for slot, layer in enumerate(ours.options.layers):
-            if name in BIT_IDENTICAL:
-                assert torch.equal(mine[:, slot], reference[:, slot]), f"layer {layer}"
-            else:
-                assert relative_error(mine[:, slot], reference[:, slot]) <= LIMIT, f"layer {layer}"
+            assert relative_error(mine[:, slot], reference[:, slot]) <= LIMITS[name], f"layer {layer}"
+
+    def test_final_is_the_norm_of_the_last_stream_in_the_flavour_of_the_table(
+        self, engines: tuple[str, Engine, Engine]
+    ) -> None:
+        _, ours, _ = engines
+        stream, final = ours.forward([random_ids(64)])[:, -2:].unbind(1)
+        scale = norm_weight(ours.options.model) + architecture(ours.options.model).unit_offset
+        expected = stream * torch.rsqrt(stream.square().mean(-1, keepdim=True) + 1e-6) * scale
+        assert relative_error(final, expected) <= 1e-5
 
     def test_layers_differ_from_their_neighbours(self, engines: tuple[str, Engine, Engine]) -> None:
         """So that the test above can see an off-by-one."""
@@ -77,37 +120,52 @@ class TestEveryArchitecture:
     def test_packed_equals_alone(self, engines: tuple[str, Engine, Engine]) -> None:
         """Ragged, with a shared prefix and the same sequence twice."""
         _, ours, _ = engines
-        long = random_ids(500, seed=1)
-        sequences = [random_ids(5, seed=2), long, long[:100], random_ids(1, seed=3), long, random_ids(77, seed=4)]
+        long = random_ids(120, seed=1)
+        sequences = [random_ids(5, seed=2), long, long[:40], random_ids(1, seed=3), long, random_ids(77, seed=4)]
         packed = torch.split(ours.forward(sequences), [len(ids) for ids in sequences])
         for ids, states in zip(sequences, packed, strict=True):
             alone = ours.forward([ids])
             for slot in range(alone.shape[1]):
                 assert relative_error(states[:, slot], alone[:, slot]) <= LIMIT
 
-    def test_pools_are_free_after_any_batch(self, engines: tuple[str, Engine, Engine]) -> None:
-        """A full batch runs as often as one likes, and after a batch that was refused or failed."""
-        _, ours, _ = engines
-        ids = random_ids(ours.options.max_batch_tokens // 4)
-        first = ours.forward([ids] * 4)
-        with pytest.raises(EngineStateError, match="over the engine's 4096 tokens"):
-            ours.forward([ids] * 5)
-        with pytest.raises(IndexError):
-            ours.forward([np.array([10**6], np.int32)])  # a token outside the vocabulary
-        assert torch.equal(ours.forward([ids] * 4), first)
+
+def test_pools_are_free_after_any_batch(tiny_model: Callable[[str], Path]) -> None:
+    """A full batch runs as often as one likes, and after a batch that was refused or failed."""
+    engine = load_engine(all_layers(tiny_model("llama")))
+    ids = random_ids(engine.options.max_batch_tokens // 4)
+    first = engine.forward([ids] * 4)
+    with pytest.raises(EngineStateError, match="over the engine's 4096 tokens"):
+        engine.forward([ids] * 5)
+    with pytest.raises(IndexError):
+        engine.forward([np.array([10**6], np.int32)])  # a token outside the vocabulary
+    assert torch.equal(engine.forward([ids] * 4), first)
+    engine.close()
 
 
-@pytest.mark.parametrize("layers", [("final",), (0,), (8,), (0, "final"), (2, 4, 5, "final"), (8, "final"), (0, 3, 8)])
-def test_any_set_of_layers_in_one_process(tiny_model: Callable[[str], Path], layers: tuple[int | str, ...]) -> None:
-    """Repeated loads capture what they were asked for, also where SGLang's setter only ever adds (Qwen3-MoE)."""
-    everything = all_layers(tiny_model("qwen3-moe"))
-    options = replace(everything, layers=layers)
-    ours, theirs = load_engine(options), ReferenceEngine(options)
-    ids = random_ids(40)
-    mine, reference = ours.forward([ids]), theirs.forward([ids])
-    ours.close()
-    assert mine.shape == (40, len(layers), 256)
-    assert relative_error(mine, reference) <= LIMIT
+# A plain list; marks on the blocks, which SGLang never takes back; a packed buffer; hooks alone.
+WAYS_TO_CAPTURE = ("llama", "qwen3-moe", "deepseek-v3", "gemma3")
+SETS: tuple[tuple[int | str, ...], ...] = ((2, 4, 5, "final"), ("final",), (1, 3, 7, 8), (0, 6, "final"), (8,))
+
+
+@pytest.mark.parametrize("name", WAYS_TO_CAPTURE)
+def test_any_set_of_layers_after_any_other_in_one_process(tiny_model: Callable[[str], Path], name: str) -> None:
+    everything = all_layers(tiny_model(name))
+    ids = [random_ids(20, seed) for seed in (1, 2)]
+    reference = ReferenceEngine(everything).forward(ids)
+    for layers in SETS:
+        ours = load_engine(replace(everything, layers=layers))
+        mine = torch.cat([ours.forward([sequence]) for sequence in ids])
+        ours.close()
+        assert mine.shape == (40, len(layers), 256)
+        for slot, layer in enumerate(layers):
+            expected = reference[:, everything.layers.index(layer)]
+            assert relative_error(mine[:, slot], expected) <= LIMITS[name], f"{layers}, layer {layer}"
+
+
+@pytest.mark.parametrize("name", [name for name in TINY_MODELS if name not in LIMITS])
+def test_what_cannot_run_on_a_cpu_is_refused_before_it_is_loaded(tiny_model: Callable[[str], Path], name: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="on a CPU"):
+        load_engine(all_layers(tiny_model(name)))
 
 
 def test_states_are_rounded_to_the_output_dtype(tiny_model: Callable[[str], Path]) -> None:
