@@ -131,7 +131,7 @@ def test_weights_are_those_that_sglang_prefers(make_model: Callable, weights: tu
             ["max_position_embeddings"],
         ),
         (CONFIG | {"text_config": [1]}, ["TypeError"]),
-        (CONFIG | {"model_type": "kimi_k25", "text_config": {"hidden_size": 64}}, ["KeyError 'num_hidden_layers'"]),
+        (CONFIG | {"model_type": "nobody_knows", "text_config": {"hidden_size": 64}}, ["KeyError 'num_hidden_layers'"]),
         (CONFIG | {"quantization_config": {}}, ["KeyError 'quant_method'"]),
     ],
     ids=repr,
