@@ -204,7 +204,7 @@ def test_every_reason_to_reject_a_row_is_told():
 def test_the_limits_are_those_of_the_code():
     limits = PAGE.split("\n## Limits\n")[1]
 
-    assert re.findall(r"`(\w+ForCausalLM)`", limits) == list(ARCHITECTURES)
+    assert re.findall(r"`(\w+For(?:CausalLM|ConditionalGeneration))`", limits) == list(ARCHITECTURES)
     assert f"sglang {SGLANG_VERSION} exactly" in limits
 
 

@@ -13,6 +13,7 @@ from tiny_models import TINY_MODELS
 
 from tasks.engine.architectures import ARCHITECTURES, Architecture
 from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.canary import check_engine
 from tasks.engine.errors import EngineStateError, UnsupportedArchitectureError
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
@@ -99,6 +100,11 @@ class TestEveryArchitecture:
         scale = norm_weight(ours.options.model) + architecture(ours.options.model).unit_offset
         expected = stream * torch.rsqrt(stream.square().mean(-1, keepdim=True) + 1e-6) * scale
         assert relative_error(final, expected) <= 1e-5
+
+    def test_the_canary_passes(self, engines: tuple[str, Engine, Engine]) -> None:
+        """What it compares with the engine's own next tokens needs the LM head, which a wrapper has inside."""
+        _, ours, theirs = engines
+        check_engine(ours, read_model(ours.options.model), theirs)
 
     def test_layers_differ_from_their_neighbours(self, engines: tuple[str, Engine, Engine]) -> None:
         """So that the test above can see an off-by-one."""
