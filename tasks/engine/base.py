@@ -26,6 +26,7 @@ class EngineOptions:
         device: `cpu` or `cuda` (the process sees only the GPUs of its group).
         max_batch_tokens: most tokens in one forward; sizes the KV pool.
         max_sequences: most sequences in one forward.
+        tp_size: GPUs that share the model, one rank each.
     """
 
     model: Path
@@ -35,6 +36,7 @@ class EngineOptions:
     device: Literal["cpu", "cuda"]
     max_batch_tokens: int
     max_sequences: int = 64
+    tp_size: int = 1
 
 
 class Engine(Protocol):
@@ -60,4 +62,16 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model and its pools."""
+        ...
+
+
+class ReadableEngine(Engine, Protocol):
+    """An engine that can also be asked what it would generate."""
+
+    def next_tokens(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
+        """Return the greedy next token after each sequence, by the engine's own logits: int64[num_sequences]."""
+        ...
+
+    def read_out(self, final: torch.Tensor) -> torch.Tensor:
+        """Return the LM head's logits over final states: float32[num_tokens, vocab_size]."""
         ...

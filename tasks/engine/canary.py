@@ -7,13 +7,12 @@ against the tokens that the engine itself would generate.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.base import Engine, EngineOptions, ReadableEngine
 from tasks.engine.errors import CanaryError
 from tasks.engine.layers import LayerId
 from tasks.engine.models import ModelInfo, weight_files
@@ -35,18 +34,6 @@ ROUNDING = {"float32": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
 NEIGHBOUR_RATIO = 0.9
 # Larger checkpoints are not loaded a second time for the comparison with transformers.
 REFERENCE_BYTES = 4 << 30
-
-
-class ReadableEngine(Engine, Protocol):
-    """An engine that can also be asked what it would generate."""
-
-    def next_tokens(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
-        """Return the greedy next token after each sequence, by the engine's own logits: int64[num_sequences]."""
-        ...
-
-    def read_out(self, final: torch.Tensor) -> torch.Tensor:
-        """Return the LM head's logits over final states: float32[num_tokens, vocab_size]."""
-        ...
 
 
 def check_engine(engine: ReadableEngine, model: ModelInfo, reference: Engine | None) -> None:

@@ -1,20 +1,16 @@
-"""Load an engine: the order of steps matters, since SGLang looks at the machine while it is imported."""
+"""Load an engine, over one device or several."""
 
-from tasks.engine import cpu_kernels
-from tasks.engine.base import EngineOptions
-from tasks.engine.canary import ReadableEngine
-from tasks.engine.version import check_version
+from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.ranks import find_free_port, load_rank
+from tasks.engine.tensor_parallel import TensorParallelEngine
 
 
 def load_engine(options: EngineOptions) -> ReadableEngine:
-    """Start SGLang for one model in this process.
+    """Start SGLang for one model; with `tp_size` over 1, on as many GPUs, one process each, this one the first.
 
     Raises:
         EngineError: the SGLang version, the model folder or the architecture is not one we can run.
     """
-    check_version()
-    if options.device == "cpu":
-        cpu_kernels.install()
-    from tasks.engine.sglang_engine import SGLangEngine  # noqa: PLC0415 - imports SGLang, so only after the above
-
-    return SGLangEngine(options)
+    if options.tp_size > 1:
+        return TensorParallelEngine(options)
+    return load_rank(options, 0, find_free_port())

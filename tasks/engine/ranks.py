@@ -1,0 +1,28 @@
+"""One rank of an engine in this process: the order of steps matters, since SGLang looks at the machine when imported."""
+
+import socket
+
+from tasks.engine import cpu_kernels
+from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.version import check_version
+
+
+def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
+    """Start SGLang for one rank of a model in this process; returns when all `options.tp_size` ranks have met at `port`.
+
+    Raises:
+        EngineError: the SGLang version, the model folder or the architecture is not one we can run.
+    """
+    check_version()
+    if options.device == "cpu":
+        cpu_kernels.install()
+    from tasks.engine.sglang_engine import SGLangEngine  # noqa: PLC0415 - imports SGLang, so only after the above
+
+    return SGLangEngine(options, rank, port)
+
+
+def find_free_port() -> int:
+    """Return a loopback port that was free a moment ago, for the ranks to meet at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
