@@ -12,7 +12,6 @@ from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, parse_devices
-from tasks.engine.errors import DeviceError
 from tasks.engine.layers import resolve_layers
 from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.version import check_version as check_engine_version
@@ -84,6 +83,7 @@ class Job:
             layers=list(self.spec.layers),
             compute_dtype=self.spec.compute_dtype,
             device=self.device,
+            tp_size=max(1, len(self.groups[0].indices)),
             max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),
             store=str(self.store.absolute()),
             spec_digest=self.spec_digest,
@@ -111,7 +111,7 @@ def prepare_job(settings: Settings) -> Job:
     model = read_model(settings.model)
     get_architecture(model.architecture)
     layers = resolve_layers(settings.layers, model.num_layers)
-    groups = _parse_groups(settings.devices)
+    groups = parse_devices(settings.devices)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(
@@ -139,15 +139,6 @@ def _check_store(path: Path) -> None:
     parent = existing_parent(path)
     if not os.access(parent, os.W_OK):
         raise StoreReadOnlyError(f"{parent} cannot be written; choose a writable store")
-
-
-def _parse_groups(devices: str) -> tuple[DeviceGroup, ...]:
-    groups = parse_devices(devices)
-    if len(groups[0].indices) > 1:
-        raise DeviceError(
-            f"devices {devices} asks for {len(groups[0].indices)} GPUs an engine, one is supported; leave out :tp"
-        )
-    return groups
 
 
 def _compute_dtype(settings: Settings, model: ModelInfo, group: DeviceGroup) -> str:

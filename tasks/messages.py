@@ -16,6 +16,7 @@ class Start:
     layers: list[int | str]
     compute_dtype: str
     device: str
+    tp_size: int
     max_batch_tokens: int
     store: str
     spec_digest: str

@@ -23,10 +23,9 @@ from storage.store import Store, open_store
 from storage.tokens import Tokens, open_tokens
 from tasks import messages
 from tasks.batches import make_batches
-from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.base import Engine, EngineOptions, ReadableEngine
 from tasks.engine.canary import (
     CANARY_TOKENS,
-    ReadableEngine,
     check_engine,
     fits_twice,
     reference_options,
@@ -235,6 +234,7 @@ def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         device=cast('Literal["cpu", "cuda"]', start.device),
         max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),
         max_sequences=MAX_SEQUENCES,
+        tp_size=start.tp_size,
     )
 
 

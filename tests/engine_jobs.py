@@ -56,6 +56,7 @@ def make_engine_job(
         layers=list(LAYERS),
         compute_dtype="float32",
         device="cpu",
+        tp_size=1,
         max_batch_tokens=max_batch_tokens,
         store=str(store),
         spec_digest=spec.digest(),

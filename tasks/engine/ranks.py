@@ -1,4 +1,4 @@
-"""One rank of an engine in this process: the order of steps matters, since SGLang looks at the machine when imported."""
+"""One rank of an engine, in this process. The order of steps matters: SGLang looks at the machine when imported."""
 
 import socket
 
@@ -8,7 +8,7 @@ from tasks.engine.version import check_version
 
 
 def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
-    """Start SGLang for one rank of a model in this process; returns when all `options.tp_size` ranks have met at `port`.
+    """Start SGLang for one rank of a model in this process; returns once all `options.tp_size` ranks met at `port`.
 
     Raises:
         EngineError: the SGLang version, the model folder or the architecture is not one we can run.

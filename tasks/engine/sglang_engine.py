@@ -4,13 +4,11 @@ Written against one SGLang release, whose internals change with each; `load_engi
 machine without a GPU before this file is imported.
 """
 
-import contextlib
 import functools
 import inspect
 import operator
-import socket
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
 from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
 from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -42,11 +41,11 @@ class SGLangEngine:
         UnsupportedArchitectureError: the model is not in the table, or cannot run on the device.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, rank: int, port: int) -> None:
         self.options = options
         self._info = read_model(options.model)
         self._architecture = get_architecture(self._info.architecture, options.device)
-        self._runner = _load_runner(options, self._architecture)
+        self._runner = _load_runner(options, self._architecture, rank, port)
         self._tap = _StateTap()
         self._hooked: dict[object, torch.Tensor] = {}
         self._install_capture()
@@ -86,6 +85,8 @@ class SGLangEngine:
             logits: torch.Tensor = self._logits_processor._compute_lm_head(  # noqa: SLF001
                 final.to(head.weight.dtype), head
             )
+            if self.options.tp_size > 1:  # each rank has the logits of its part of the vocabulary
+                logits = tensor_model_parallel_all_gather(logits)
         return logits[:, : self._info.vocab_size].float()
 
     def close(self) -> None:
@@ -256,20 +257,19 @@ def _make_request(rid: str, input_ids: npt.NDArray[np.int32]) -> Any:
     return request
 
 
-def _load_runner(options: EngineOptions, architecture: Architecture) -> Any:
-    """Load weights and pools as SGLang's own `benchmark/one_batch.py` does."""
+def _load_runner(options: EngineOptions, architecture: Architecture, rank: int, port: int) -> Any:
+    """Load weights and pools as SGLang's own `benchmark/one_batch.py` does; the ranks meet at a loopback port."""
     server_args = _server_args(options, architecture)
     publish(server_args, role="scheduler")
     initialize_moe_config(server_args)
-    with _free_port() as port:
-        runner = ModelRunner(
-            model_config=ModelConfig.from_server_args(server_args),
-            mem_fraction_static=server_args.mem_fraction_static,
-            gpu_id=0,
-            ps=_parallel_state(),
-            nccl_port=port,
-            server_args=server_args,
-        )
+    runner = ModelRunner(
+        model_config=ModelConfig.from_server_args(server_args),
+        mem_fraction_static=server_args.mem_fraction_static,
+        gpu_id=rank,
+        ps=_parallel_state(rank, options.tp_size),
+        nccl_port=port,
+        server_args=server_args,
+    )
     runner.alloc_memory_pool()
     runner.init_attention_backends()
     runner.init_cuda_graphs()
@@ -282,6 +282,7 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
         model_path=str(options.model),
         device=options.device,
         dtype=options.compute_dtype,
+        tp_size=options.tp_size,
         skip_tokenizer_init=True,
         disable_radix_cache=True,
         chunked_prefill_size=-1,
@@ -299,21 +300,12 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
     )
 
 
-def _parallel_state() -> Any:
+def _parallel_state(rank: int, tp_size: int) -> Any:
     return ParallelState(
-        tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, dp_rank=None, dp_size=1,
-        attn_tp_rank=0, attn_tp_size=1, attn_cp_rank=0, attn_cp_size=1, attn_dp_rank=0, attn_dp_size=1,
-        moe_ep_rank=0, moe_ep_size=1, moe_dp_rank=None, moe_dp_size=1, dcp_size=1, gpu_id=0,
+        tp_rank=rank, tp_size=tp_size, pp_rank=0, pp_size=1, dp_rank=None, dp_size=1,
+        attn_tp_rank=rank, attn_tp_size=tp_size, attn_cp_rank=0, attn_cp_size=1, attn_dp_rank=0, attn_dp_size=1,
+        moe_ep_rank=0, moe_ep_size=1, moe_dp_rank=None, moe_dp_size=1, dcp_size=1, gpu_id=rank,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _free_port() -> Iterator[int]:
-    """A loopback port that was free a moment ago, for torch.distributed's rendezvous."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    yield port
 
 
 def _force_mla(blocks: Sequence[Any]) -> None:

@@ -52,7 +52,7 @@ class TensorParallelEngine:
         return self._engine.next_tokens(sequences)
 
     def read_out(self, final: torch.Tensor) -> torch.Tensor:
-        """Return the LM head's logits over final states: float32[num_tokens, vocab_size]; each rank has a part of it."""
+        """Return the LM head's logits over final states, from all ranks: float32[num_tokens, vocab_size]."""
         self._mirror("read_out", [final.float().cpu().numpy()])
         return self._engine.read_out(final)
 

@@ -15,6 +15,7 @@ import torch
 from tiny_models import TINY_MODELS
 
 from tasks.engine.base import Engine, EngineOptions
+from tasks.engine.canary import check_engine, reference_options
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
@@ -94,6 +95,29 @@ class TestEveryArchitectureInBf16:
             engine.forward(sequences)
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3-moe", "deepseek-v3"])
+def test_two_gpus_share_a_model(tiny_model: Callable[[str], Path], name: str) -> None:
+    """Every layer errs no more than transformers in bf16 does; packed equals alone; the canary passes."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two GPUs, there is {torch.cuda.device_count()}")
+    info = read_model(tiny_model(name))
+    engine = load_engine(replace(all_layers(info.path, "bfloat16"), tp_size=2))
+    try:
+        reference = ReferenceEngine(reference_options(engine, info))
+        check_engine(engine, info, reference)
+        ids = random_ids(700)
+        ours, theirs = engine.forward([ids]), reference.forward([ids])
+        exact = replace(engine.options, compute_dtype="float32", output_dtype="float32")
+        truth = ReferenceEngine(exact).forward([ids])
+        for slot, layer in enumerate(engine.options.layers):
+            mine, bf16 = relative_error(ours[:, slot], truth[:, slot]), relative_error(theirs[:, slot], truth[:, slot])
+            print(f"{name} tp2 layer {layer}: ours {mine:.2e}, transformers bf16 {bf16:.2e}")
+            assert mine <= 1.1 * bf16 + 1e-4
+    finally:
+        engine.close()
+        free()
 
 
 CHATML = (
