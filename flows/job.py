@@ -109,9 +109,9 @@ def prepare_job(settings: Settings) -> Job:
     """
     engine_version = check_engine_version()
     model = read_model(settings.model)
-    get_architecture(model.architecture)
-    layers = resolve_layers(settings.layers, model.num_layers)
     groups = parse_devices(settings.devices)
+    get_architecture(model.architecture, groups[0].kind)
+    layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(

@@ -168,6 +168,7 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
         "num_local_experts": 8,
         "num_experts_per_tok": 2,
         "sliding_window": 128,
+        "swiglu_limit": 7.0,
     },
     "gemma3": GEMMA3,
     "gemma3-wrapped": {

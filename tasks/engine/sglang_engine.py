@@ -45,10 +45,14 @@ class SGLangEngine:
         self.options = options
         self._info = read_model(options.model)
         self._architecture = get_architecture(self._info.architecture, options.device)
-        self._runner = _load_runner(options, self._architecture, rank, port)
         self._tap = _StateTap()
         self._hooked: dict[object, torch.Tensor] = {}
-        self._install_capture()
+        try:
+            self._runner = _load_runner(options, self._architecture, rank, port)
+            self._install_capture()
+        except BaseException:
+            _leave_process_groups()
+            raise
 
     def forward(self, sequences: Sequence[npt.NDArray[np.int32]]) -> torch.Tensor:
         """Run one packed forward; see `Engine.forward`."""
@@ -90,10 +94,9 @@ class SGLangEngine:
         return logits[:, : self._info.vocab_size].float()
 
     def close(self) -> None:
-        """Free the model and leave SGLang's process groups, so that another engine can start in this process."""
+        """Free the model."""
         del self._runner
-        cleanup_dist_env_and_memory()
-        reset_context()
+        _leave_process_groups()
 
     def _free_pools(self) -> None:
         self._hooked.clear()
@@ -201,6 +204,12 @@ class SGLangEngine:
             batch.input_ids = batch.prefill_input_ids_cpu.to(batch.device, non_blocking=True)
             batch.prefill_input_ids_cpu = None
         return batch
+
+
+def _leave_process_groups() -> None:
+    """Undo what SGLang keeps for the whole process, so that another engine can start in it."""
+    cleanup_dist_env_and_memory()
+    reset_context()
 
 
 class _StateTap(torch.nn.Module):
