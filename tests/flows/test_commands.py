@@ -85,7 +85,10 @@ class TestExtract:
         assert "Traceback" not in done.stderr
         assert [line for line in done.stderr.splitlines() if "0 samples to compute" in line]
 
-    def test_rows_that_are_all_unusable_are_one_line_and_a_failed_report(self, job: Job) -> None:
+    def test_rows_that_are_all_unusable_are_one_line_and_a_failed_report(
+        self, job: Job, with_server: dict[str, str]
+    ) -> None:
+        job.env = with_server
         job.flags["data"] = write_lines(job.folder / "bad.jsonl", ["nonsense", '{"messages": []}', "{}"])
         line = refusal(job.run("extract"))
         assert "none of 3 rows can be used (no_messages 2, invalid_json 1)" in line
@@ -96,11 +99,13 @@ class TestExtract:
         [report] = [json.loads(path.read_text()) for path in store.glob("runs/*/report.json")]
         assert (report["status"], f"aerie: {report['error']}") == ("failed", line)
 
-    def test_a_disk_without_room_is_refused_before_an_engine_starts(self, job: Job) -> None:
+    def test_a_disk_without_room_is_refused_before_an_engine_starts(
+        self, job: Job, with_server: dict[str, str]
+    ) -> None:
         folder = job.folder / "disk"
         folder.mkdir()
         job.flags["store"] = folder / "store"
-        done = run(on_small_disk("size=4m", folder, job.command("extract")), cwd=job.folder)
+        done = run(on_small_disk("size=4m", folder, job.command("extract")), cwd=job.folder, env=with_server)
         line = refusal(done)
         for part in (f"{folder}/store has ", " bytes free, the run needs about ", "free some space"):
             assert part in line
@@ -172,21 +177,25 @@ class TestShow:
 
 
 class TestMaintenance:
-    def test_validate_names_what_is_damaged_and_repair_has_the_next_run_redo_it(self, again: Job, store: Path) -> None:
+    def test_validate_names_what_is_damaged_and_repair_has_the_next_run_redo_it(
+        self, again: Job, store: Path, with_server: dict[str, str]
+    ) -> None:
         shards = sorted(store.glob("objects/*/*/*/hidden_states/c/0/0/0"))
         content = bytearray(shards[0].read_bytes())
         content[100] ^= 1
         shards[0].write_bytes(content)
         name = shards[0].parts[-6]
-        done = run_aerie("validate", store, "--repair", "--json", cwd=again.folder)
+        done = run_aerie("validate", store, "--repair", "--json", cwd=again.folder, env=with_server)
         document = as_json(done, returncode=1)
         assert (document["checked"], document["bad"]) == (len(GOOD), 1)
         assert [(finding["sample_hash"], finding["reason"]) for finding in document["findings"]] == [(name, "checksum")]
         assert f"{name}: checksum: " in done.stderr
         assert as_json(again.run("plan", "--json"))["samples_to_compute"] == 1
 
-    def test_compact_leaves_one_pack_and_the_same_states(self, store: Path, finished: Finished, tmp_path: Path) -> None:
-        done = run_aerie("compact", store, cwd=tmp_path)
+    def test_compact_leaves_one_pack_and_the_same_states(
+        self, store: Path, finished: Finished, with_server: dict[str, str], tmp_path: Path
+    ) -> None:
+        done = run_aerie("compact", store, cwd=tmp_path, env=with_server)
         assert done.returncode == 0
         assert done.stdout.startswith(f"{len(GOOD)} samples, ")
         assert not list(store.glob("objects/*/*/*"))

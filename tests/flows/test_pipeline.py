@@ -105,10 +105,8 @@ class TestReport:
         seconds = finished.report.seconds
         assert set(seconds) == {"tokenize", "plan", "extract", "forward", "write", "validate"}
         assert seconds["forward"] + seconds["write"] <= seconds["extract"]
-        assert (
-            sum(seconds[phase] for phase in ("tokenize", "plan", "extract", "validate"))
-            <= (finished.report.finished - finished.report.started).total_seconds()
-        )
+        whole = (finished.report.finished - finished.report.started).total_seconds()
+        assert sum(seconds[phase] for phase in ("tokenize", "plan", "extract", "validate")) <= whole + 0.01
 
 
 class TestStates:
