@@ -57,15 +57,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model"),
     "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
-    "MiniMaxM2ForCausalLM": Architecture(
-        setter=EAGLE3, needs_cuda="the norm of its queries and keys is a Triton kernel"
-    ),
-    # `Llama4ForCausalLM` is left out: SGLang's class of that name skips the experts' weights with a mere warning.
-    "Llama4ForConditionalGeneration": Architecture(
-        causal_lm="language_model",
-        cuda_attention="fa3",  # the only one on NVIDIA before Blackwell that attends in chunks
-        needs_cuda="SGLang computes its queries and keys in bf16 there, and does not attend in chunks",
-    ),
 }
 
 

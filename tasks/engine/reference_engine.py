@@ -28,7 +28,7 @@ class ReferenceEngine:
         self.options = options
         self._model = _load(options.model, DTYPES[options.compute_dtype]).to(options.device)
         self._model.eval()
-        self._decoder = _find_decoder(self._model)
+        self._decoder = self._model.get_decoder()
         self._before_norm: torch.Tensor | None = None
         self._decoder.norm.register_forward_pre_hook(self._keep_before_norm)
 
@@ -51,11 +51,6 @@ class ReferenceEngine:
 
     def _keep_before_norm(self, _module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self._before_norm = args[0]
-
-
-def _find_decoder(model: Any) -> Any:
-    decoder = model.get_decoder()
-    return getattr(decoder, "model", decoder)  # Llama-4 names itself as its decoder
 
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:

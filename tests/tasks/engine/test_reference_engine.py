@@ -11,7 +11,7 @@ from tasks.engine.base import EngineOptions
 from tasks.engine.reference_engine import ReferenceEngine
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", "qwen3-next", "gpt-oss", "minimax-m2", "llama4"])
+@pytest.mark.parametrize("name", ["qwen2-moe", "qwen3-next", "gpt-oss"])
 def test_every_layer_is_finite_and_its_own(tiny_model: Callable[[str], Path], name: str) -> None:
     model = tiny_model(name)
     options = EngineOptions(model, (*range(9), "final"), "float32", "float32", "cpu", 4096)
