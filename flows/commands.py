@@ -45,7 +45,7 @@ def plan(arguments: argparse.Namespace) -> int:
         tokens = _tokens(job, Path(scratch), current_progress(_print_line))
         planned = make_plan(job.store, job.spec, tokens)
     _print_document("Plan", _plan_document(job, tokens, planned), as_json=arguments.json)
-    require_space(planned, job.store)
+    require_space(planned, job.store, compact=job.settings.compact)
     return 0
 
 

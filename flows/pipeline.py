@@ -139,7 +139,7 @@ def _plan(run: Run) -> Plan:
         f"({format_count(plan.missing_tokens, 'token')}, {format_bytes(plan.raw_bytes)} raw), {plan.reused:,} reused, "
         f"{format_count(plan.duplicates, 'duplicate')}, {sum(ledger.rejected.values()):,} rejected"
     )
-    require_space(plan, job.store)
+    require_space(plan, job.store, compact=job.settings.compact)
     return plan
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import SpecError
+from storage.packs import SHARD_BYTES, SHARDS_PER_PACK
 from storage.specs import StateSpec
 from storage.store import open_store
 from storage.tokens import Tokens
@@ -17,8 +18,10 @@ from tasks.errors import NotEnoughSpaceError
 # Real states come to 1.41 raw bytes a stored byte, chunk padding and metadata included (docs/format.md); rounded down,
 # so that a plan that fits does fit.
 EXPECTED_RATIO = 1.35
-# Kept free beside the states: reports, logs, and the pack that is written before its sources go.
+# Kept free beside the states: reports, logs, metadata.
 RESERVE_BYTES = 256 << 20
+# Compaction writes a pack before the loose objects in it go.
+PACK_BYTES = SHARD_BYTES * SHARDS_PER_PACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,13 @@ def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
     )
 
 
-def require_space(plan: Plan, store: Path) -> None:
-    """Refuse a plan that does not fit the disk.
+def require_space(plan: Plan, store: Path, *, compact: bool) -> None:
+    """Refuse a plan that does not fit the disk; `compact` is whether the run packs what it wrote.
 
     Raises:
         NotEnoughSpaceError: with what is needed, what is free, and the cure.
     """
-    needed = plan.stored_bytes + RESERVE_BYTES
+    needed = plan.stored_bytes + RESERVE_BYTES + (min(plan.stored_bytes, PACK_BYTES) if compact else 0)
     if len(plan.missing) and needed > plan.free_bytes:
         raise NotEnoughSpaceError(
             f"{store} has {plan.free_bytes:,} bytes free, the run needs about {needed:,} "

@@ -4,6 +4,7 @@ Started as `python -m tasks.worker FD` by `tasks.engine_process`; FD is its end 
 never cross that pipe, only the messages of `tasks.messages` do.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -31,7 +32,7 @@ from tasks.engine.canary import (
     reference_options,
     worst_difference,
 )
-from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
+from tasks.engine.errors import EngineError, EngineOutOfMemoryError, EngineStateError, ModelLoadError
 from tasks.engine.layers import LayerId
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
@@ -78,7 +79,7 @@ class Worker:
         channel.send(messages.Phase("load model"))
         self._max_batch_tokens = start.max_batch_tokens
         self._recheck_fraction = start.recheck_fraction
-        engine = load_engine(_engine_options(start, store.spec.storage_dtype))
+        engine = _load(_engine_options(start, store.spec.storage_dtype))
         channel.send(messages.Phase("canary"))
         _check_engine(engine)
         self._engine: Engine = engine
@@ -213,6 +214,16 @@ def _serve_units(start: messages.Start, channel: Channel) -> None:
     while isinstance(message := channel.receive(), messages.RunUnit):
         channel.send(worker.run_unit(message.samples))
     worker.close()
+
+
+def _load(options: EngineOptions) -> ReadableEngine:
+    try:
+        return load_engine(options)
+    except EngineError:
+        raise
+    except Exception as error:  # whatever SGLang met: a second try would meet it again
+        logging.getLogger(__name__).exception("loading failed")
+        raise ModelLoadError(f"{options.model} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _check_engine(engine: ReadableEngine) -> None:

@@ -61,3 +61,9 @@ class CanaryError(EngineError):
     """An engine computes other states than it must; nothing of it is kept."""
 
     kind = "canary"
+
+
+class ModelLoadError(EngineError):
+    """The engine could not load the model: damaged weights, a config it does not take, no room on the device."""
+
+    kind = "model_load"

@@ -1,6 +1,7 @@
 """What becomes of samples and engines when a real engine misbehaves; the faults are those of tests/faulty_worker.py."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from engine_jobs import EngineJob, make_engine_job
 from storage.checks import check_store
 from tasks import messages, patience
 from tasks.engine.devices import parse_devices
+from tasks.engine.errors import ModelLoadError
 from tasks.engine_process import EngineProcess
 from tasks.errors import WorkerError
 
@@ -89,6 +91,21 @@ def test_a_dead_or_hung_engine_is_ended_and_the_next_takes_over(
         heard = run(process)
     print(f"{fault}: all committed {time.monotonic() - failed:.1f} s after the engine was found out")
     assert {m.sample_hash for m in heard if isinstance(m, messages.Committed)} == set(job.tokens.sample_hashes)
+
+
+def test_damaged_weights_are_one_error_that_no_retry_would_cure(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    job = make_engine_job(tmp_path / "store", model, LENGTHS)
+    with (
+        EngineProcess(job.start, parse_devices("cpu")[0], tmp_path / "engine.log") as process,
+        pytest.raises(ModelLoadError, match=r"model cannot be loaded: \w+"),
+    ):
+        run(process)
 
 
 def test_patience_grows_with_the_batch_and_never_falls_below_its_least() -> None:

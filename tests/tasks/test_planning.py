@@ -14,7 +14,7 @@ from storage.specs import StateSpec, TokensSpec
 from storage.store import add_spec, init_store
 from storage.tokens import Tokens, TokensWriter
 from tasks.errors import NotEnoughSpaceError
-from tasks.planning import EXPECTED_RATIO, RESERVE_BYTES, cut_units, make_plan, require_space
+from tasks.planning import EXPECTED_RATIO, PACK_BYTES, RESERVE_BYTES, cut_units, make_plan, require_space
 
 SPEC = StateSpec(
     model_fingerprint="f" * 64,
@@ -107,20 +107,30 @@ def test_a_plan_needs_no_store_yet_and_makes_none(tmp_path: Path, exists: bool) 
 def test_too_little_room_is_refused_with_what_is_needed_and_what_is_free(store: Path) -> None:
     plan = make_plan(store, SPEC, make_tokens(store))
     needed = plan.stored_bytes + RESERVE_BYTES
-    require_space(replace(plan, free_bytes=needed), store)
+    require_space(replace(plan, free_bytes=needed), store, compact=False)
     with pytest.raises(NotEnoughSpaceError) as error:
-        require_space(replace(plan, free_bytes=needed - 1), store)
+        require_space(replace(plan, free_bytes=needed - 1), store, compact=False)
     line = str(error.value)
     assert "\n" not in line
     for part in (str(store), f"{needed - 1:,}", f"{needed:,}", "313 tokens", "free some space"):
         assert part in line
 
 
+def test_a_run_that_packs_needs_room_for_a_pack_beside_its_loose_objects(store: Path) -> None:
+    plan = make_plan(store, SPEC, make_tokens(store))
+    needed = 2 * plan.stored_bytes + RESERVE_BYTES
+    require_space(replace(plan, free_bytes=needed), store, compact=True)
+    with pytest.raises(NotEnoughSpaceError):
+        require_space(replace(plan, free_bytes=needed - 1), store, compact=True)
+    large = replace(plan, stored_bytes=10 * PACK_BYTES)
+    require_space(replace(large, free_bytes=11 * PACK_BYTES + RESERVE_BYTES), store, compact=True)
+
+
 def test_nothing_to_compute_needs_no_room(store: Path) -> None:
     put(store, 0, 1, 2, 4)
     plan = make_plan(store, SPEC, make_tokens(store))
     assert len(plan.missing) == plan.missing_tokens == plan.raw_bytes == 0
-    require_space(replace(plan, free_bytes=0), store)
+    require_space(replace(plan, free_bytes=0), store, compact=True)
     assert cut_units(plan, unit_tokens=10, num_groups=2) == []
 
 
