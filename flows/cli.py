@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TextIO, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -32,10 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # at exit nobody would handle a reader that has gone
     except BrokenPipeError:
         # Whoever read our output has gone: there is nobody to complain to, at exit either.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.dup2(nowhere, sys.stderr.fileno())
+        _close_output(sys.stdout, sys.stderr)
         return 1
+    except OSError as error:  # such as output to a full disk; those of stores and data have names of their own
+        print(f"aerie: {error}", file=sys.stderr)
+        _close_output(sys.stdout)
+        return 1
+
+
+def _close_output(*streams: TextIO) -> None:
+    """Let what is still buffered go nowhere, where Python would complain of it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.job import Job, prepare_job
+from flows.prefect_defaults import require_home
 from flows.progress import BarProgress, Counting, LineProgress, Progress, current_progress, format_bytes, showing
 from flows.report import RunReport, measure_store, summarize
 from flows.settings import Settings, explain_settings, load_settings
 from storage.layout import check_version
-from storage.store import Store, open_store, spec_digests
+from storage.store import Store, find_spec, open_store, spec_digests
 from storage.tokens import Tokens, open_tokens
 from tasks.planning import Plan, make_plan, require_space
 
@@ -78,7 +79,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def validate(arguments: argparse.Namespace) -> int:
     """Check every stored sample: structure, checksums, hashes, row counts and values."""
-    open_store(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    require_home()
     from flows.maintenance import validate_store  # noqa: PLC0415 - see above
 
     with _progress():
@@ -90,12 +92,15 @@ def validate(arguments: argparse.Namespace) -> int:
         print(json.dumps(document | {"findings": [vars(finding) for finding in report.findings]}))
     else:
         print(f"{report.checked:,} samples checked, {len(report.findings):,} bad, {format_bytes(report.bytes)} read")
+        if report.findings:
+            print("set aside; the next run computes them again" if arguments.repair else "--repair sets them aside")
     return 1 if report.findings else 0
 
 
 def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs."""
-    open_store(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    require_home()
     from flows.maintenance import compact_store  # noqa: PLC0415 - see above
 
     with _progress():
@@ -112,6 +117,7 @@ def compact(arguments: argparse.Namespace) -> int:
 
 def _extract(settings: Settings, *, as_json: bool) -> int:
     prepare_job(settings)  # refuse in a second, before prefect is imported and its server started
+    require_home()
     from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above
 
     with _progress():

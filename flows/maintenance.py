@@ -8,7 +8,7 @@ from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress
 from storage.checks import CheckReport
 from storage.packs import PackInfo
-from storage.store import open_store
+from storage.store import find_spec
 from tasks.compaction import compact
 from tasks.validation import validate
 
@@ -28,8 +28,8 @@ def validate_store(store: Path, spec_digest: str | None = None, *, repair: bool 
         StorageError: there is no such store or spec, or (repair) it cannot be written.
     """
     progress = current_progress(get_run_logger().info)
-    opened = open_store(store, spec_digest)
-    return validate(store, opened.spec_digest, set_aside=repair, on_progress=Counting(progress, "validate", "samples"))
+    found = find_spec(store, spec_digest)  # not opened: a damaged pack is what this is for
+    return validate(store, found, set_aside=repair, on_progress=Counting(progress, "validate", "samples"))
 
 
 @flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
@@ -44,5 +44,4 @@ def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | Non
         StorageError: there is no such store or spec, or it cannot be written.
     """
     progress = current_progress(get_run_logger().info)
-    opened = open_store(store, spec_digest)
-    return compact(store, opened.spec_digest, on_progress=Counting(progress, "compact", "samples"))
+    return compact(store, find_spec(store, spec_digest), on_progress=Counting(progress, "compact", "samples"))

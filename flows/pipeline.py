@@ -14,9 +14,9 @@ from flows.accounting import Ledger
 from flows.job import Job, prepare_job
 from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress, format_bytes, format_count
-from flows.report import RunReport, RunResult, Status, measure_store, new_run_id, run_folder
+from flows.report import RunReport, RunResult, Status, measure_states, new_run_id, run_folder
 from flows.settings import Settings
-from storage.store import add_spec, init_store, open_store
+from storage.store import add_spec, init_store
 from storage.tokens import Tokens
 from tasks import messages
 from tasks.compaction import compact
@@ -61,7 +61,7 @@ class Run:
             truncated=ledger.truncated,
             tokens=plan.tokens if plan else 0,
             tokens_computed=ledger.tokens_done(),
-            bytes=measure_store(open_store(job.store, job.spec_digest)),
+            bytes=measure_states(job.store, job.spec_digest),
             seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
             spec=job.spec.to_json(),
             spec_digest=job.spec_digest,
@@ -92,7 +92,6 @@ def extract_hidden_states(settings: Settings) -> RunResult:
     progress = current_progress(get_run_logger().info)
     job = prepare_job(settings)
     init_store(job.store)
-    add_spec(job.store, job.spec)
     run = Run(job, Ledger(progress, settings.max_quarantined))
     with _reported(run):
         _tokenize(run)
@@ -149,6 +148,7 @@ def _extract(run: Run, plan: Plan) -> None:
     units = cut_units(plan, unit_tokens=job.settings.unit_tokens, num_groups=len(job.groups))
     if not units:
         return
+    add_spec(job.store, job.spec)
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
     with ledger.timed("extract"), EnginePool(start, job.groups, run.folder) as engines:

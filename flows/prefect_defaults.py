@@ -1,6 +1,9 @@
 """Prefect settings that differ from Prefect's defaults; whatever the user has set stays."""
 
 import os
+from pathlib import Path
+
+from flows.errors import SettingsError
 
 _DEFAULTS = {
     # Nobody is told what is run here.
@@ -20,6 +23,23 @@ def apply() -> None:
     for name in ("NO_PROXY", "no_proxy"):
         known = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join([*known, *(host for host in _LOOPBACK if host not in known)])
+
+
+def require_home() -> None:
+    """Refuse a home of Prefect that cannot be written, for which Prefect itself would wait for minutes.
+
+    Raises:
+        SettingsError: with the folder and the cure.
+    """
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect")
+    try:
+        home = home.expanduser()
+        home.mkdir(parents=True, exist_ok=True)
+        writable = os.access(home, os.W_OK)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        writable = False
+    if not writable:
+        raise SettingsError(f"Prefect's folder {home} cannot be written; set PREFECT_HOME to one that can")
 
 
 def tie_server() -> None:

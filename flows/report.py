@@ -13,7 +13,7 @@ from flows.progress import format_bytes
 from storage.errors import StoreNotFoundError
 from storage.files import clear_errors, replace_file
 from storage.layout import tokens_folder
-from storage.store import Store, open_store
+from storage.store import Store, open_store, spec_digests
 from storage.tokens import REJECTS, Tokens, open_tokens
 
 ENGINE_PHASES = ("forward", "write")
@@ -133,6 +133,13 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
     rejects = tokens_folder(report.store, report.tokens_digest or "") / REJECTS if _total(rows["rejected"]) else ""
     notes = [("reasons", ", ".join(reasons)), ("rejects", f"{rejects}"), ("truncated", f"{report.truncated or ''}")]
     return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
+
+
+def measure_states(path: Path, spec_digest: str) -> StoreBytes:
+    """Measure all states of a spec; a run that ended before it computed any has left no spec."""
+    if spec_digest not in spec_digests(path):
+        return StoreBytes(raw=0, stored=0, ratio=None)
+    return measure_store(open_store(path, spec_digest))
 
 
 def measure_store(store: Store) -> StoreBytes:

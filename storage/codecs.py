@@ -38,11 +38,13 @@ def strip_checksum(data: bytes, what: str) -> bytes:
         ChecksumError: it does not match.
     """
     if len(data) < CHECKSUM_BYTES:
-        raise TornObjectError(f"{what} has {len(data)} bytes, less than a checksum; repair the store")
+        raise TornObjectError(f"{what} has {len(data)} bytes, less than a checksum; use aerie validate --repair")
     body = data[:-CHECKSUM_BYTES]
     (stored,) = struct.unpack("<I", data[-CHECKSUM_BYTES:])
     if crc32c(body) != stored:
-        raise ChecksumError(f"{what} has crc32c {crc32c(body):08x}, stored is {stored:08x}; repair the store")
+        raise ChecksumError(
+            f"{what} has crc32c {crc32c(body):08x}, stored is {stored:08x}; use aerie validate --repair"
+        )
     return body
 
 
@@ -61,10 +63,12 @@ def decode_chunk(encoded: bytes, dtype: np.dtype[Any], hidden_size: int, what: s
     try:
         raw = BLOSC.decode(compressed)
     except RuntimeError as error:
-        raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; repair the store") from error
+        raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; use aerie validate --repair") from error
     expected = TOKENS_PER_CHUNK * hidden_size * dtype.itemsize
     if len(raw) != expected:
-        raise CorruptObjectError(f"{what} decodes to {len(raw)} bytes, expected {expected}; repair the store")
+        raise CorruptObjectError(
+            f"{what} decodes to {len(raw)} bytes, expected {expected}; use aerie validate --repair"
+        )
     return np.frombuffer(raw, dtype).reshape(TOKENS_PER_CHUNK, hidden_size)
 
 

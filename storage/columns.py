@@ -103,9 +103,11 @@ class Column:
             chunk_rows = document["chunk_grid"]["configuration"]["chunk_shape"][0]
             expected = column_document((num_rows, *self._row_shape), self._dtype, chunk_rows)
         except (KeyError, IndexError, TypeError) as error:
-            raise CorruptObjectError(f"{path} describes no array of this format; repair the store") from error
+            raise CorruptObjectError(
+                f"{path} describes no array of this format; use aerie validate --repair"
+            ) from error
         if document != expected or chunk_rows < 1:
-            raise CorruptObjectError(f"{path} describes another array than {expected}; repair the store")
+            raise CorruptObjectError(f"{path} describes another array than {expected}; use aerie validate --repair")
         return int(num_rows), int(chunk_rows)
 
     def _read_chunk(self, chunk: int) -> npt.NDArray[Any]:
@@ -113,7 +115,9 @@ class Column:
         body = strip_checksum(path.read_bytes(), str(path))
         shape = (self._chunk_rows, *self._row_shape)
         if len(body) != np.prod(shape, dtype=int) * self._dtype.itemsize:
-            raise CorruptObjectError(f"{path} has {len(body)} bytes for a chunk of {shape}; repair the store")
+            raise CorruptObjectError(
+                f"{path} has {len(body)} bytes for a chunk of {shape}; use aerie validate --repair"
+            )
         return np.frombuffer(body, self._dtype).reshape(shape)
 
 

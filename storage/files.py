@@ -193,7 +193,7 @@ def missing_is_torn(what: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise TornObjectError(f"{what} lacks {error.filename}; repair the store") from error
+        raise TornObjectError(f"{what} lacks {error.filename}; use aerie validate --repair") from error
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes())
     except ValueError as error:
-        raise CorruptObjectError(f"{path} is not JSON: {error}; repair the store") from error
+        raise CorruptObjectError(f"{path} is not JSON: {error}; use aerie validate --repair") from error
     if not isinstance(document, dict):
-        raise CorruptObjectError(f"{path} holds {type(document).__name__}, not an object; repair the store")
+        raise CorruptObjectError(f"{path} holds {type(document).__name__}, not an object; use aerie validate --repair")
     return document

@@ -117,7 +117,7 @@ def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
     attributes = read_document(folder / DOCUMENT).get("attributes")
     num_tokens = attributes.get("num_tokens") if isinstance(attributes, dict) else None
     if not isinstance(num_tokens, int) or num_tokens < 1:
-        raise CorruptObjectError(f"{folder / DOCUMENT} says num_tokens {num_tokens!r}; repair the store")
+        raise CorruptObjectError(f"{folder / DOCUMENT} says num_tokens {num_tokens!r}; use aerie validate --repair")
     states = StateArray(folder / "hidden_states", spec, chunk_count(num_tokens) * TOKENS_PER_CHUNK)
     return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens)
 

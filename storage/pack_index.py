@@ -102,7 +102,7 @@ class Pack:
         attributes = attributes if isinstance(attributes, dict) else {}
         num_rows, shard_rows = attributes.get("num_rows"), attributes.get("shard_rows")
         if not isinstance(num_rows, int) or not isinstance(shard_rows, int):
-            raise CorruptObjectError(f"pack {self.folder}: no row counts in its zarr.json; repair the store")
+            raise CorruptObjectError(f"pack {self.folder}: no row counts in its zarr.json; use aerie validate --repair")
         expected = pack_documents(spec, self.pack_id, len(self.sample_hashes), num_rows, shard_rows)
         self._require(documents == expected, "its zarr.json documents are not those of this format")
         self._require(shard_rows > 0 and shard_rows % TOKENS_PER_CHUNK == 0, f"shard_rows is {shard_rows}")
@@ -121,7 +121,7 @@ class Pack:
 
     def _require(self, fits: bool, fault: str) -> None:
         if not fits:
-            raise CorruptObjectError(f"pack {self.folder}: {fault}; repair the store")
+            raise CorruptObjectError(f"pack {self.folder}: {fault}; use aerie validate --repair")
 
 
 def verify_ids(rows: StoredRows, name: str) -> None:
@@ -132,7 +132,7 @@ def verify_ids(rows: StoredRows, name: str) -> None:
     """
     found = sample_hash(rows.input_ids())
     if found != name:
-        raise HashMismatchError(f"token ids stored under {name} have sample hash {found}; repair the store")
+        raise HashMismatchError(f"token ids stored under {name} have sample hash {found}; use aerie validate --repair")
 
 
 def verify_chunks(rows: StoredRows) -> tuple[int, int]:

@@ -80,7 +80,9 @@ class StateArray:
             num_bytes = index_size(num_chunks)
             start = os.fstat(descriptor).st_size - num_bytes
             if start < 0:
-                raise TornObjectError(f"{path} is shorter than its index of {num_bytes} bytes; repair the store")
+                raise TornObjectError(
+                    f"{path} is shorter than its index of {num_bytes} bytes; use aerie validate --repair"
+                )
             self._indexes[shard] = decode_index(os.pread(descriptor, num_bytes, start), num_chunks, f"index of {path}")
         return self._indexes[shard]
 
@@ -88,9 +90,9 @@ class StateArray:
 def _read_entry(descriptor: int, entry: npt.NDArray[Any], path: Path) -> bytes:
     offset, num_bytes = entry
     if offset == MISSING:
-        raise TornObjectError(f"{path} lacks an inner chunk; repair the store")
+        raise TornObjectError(f"{path} lacks an inner chunk; use aerie validate --repair")
     if int(offset) + int(num_bytes) > os.fstat(descriptor).st_size:
-        raise TornObjectError(f"{path} ends before byte {int(offset) + int(num_bytes)}; repair the store")
+        raise TornObjectError(f"{path} ends before byte {int(offset) + int(num_bytes)}; use aerie validate --repair")
     return os.pread(descriptor, int(num_bytes), int(offset))
 
 

@@ -53,6 +53,6 @@ def decode_index(encoded: bytes, num_chunks: int, what: str) -> npt.NDArray[Any]
     entries = strip_checksum(encoded, what)
     if len(entries) != num_chunks * ENTRY_BYTES:
         raise CorruptObjectError(
-            f"{what} has {len(entries)} bytes, expected {num_chunks * ENTRY_BYTES}; repair the store"
+            f"{what} has {len(entries)} bytes, expected {num_chunks * ENTRY_BYTES}; use aerie validate --repair"
         )
     return np.frombuffer(entries, "<u8").reshape(num_chunks, 2)

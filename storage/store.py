@@ -109,13 +109,28 @@ def open_store(path: Path | str, spec_digest: str | None = None) -> "Store":
         CorruptObjectError: the spec or a pack's index is damaged.
     """
     path = Path(path)
+    return Store(path, read_spec(path, find_spec(path, spec_digest)))
+
+
+def find_spec(path: Path, spec_digest: str | None = None) -> str:
+    """Return the digest of the one recorded spec that fits; no state is looked at, so a damaged pack is no hindrance.
+
+    Raises:
+        StoreNotFoundError, NotAStoreError, StoreVersionError: `path` is no store of this version.
+        SpecError: no spec, or more than one, fits.
+    """
     check_version(path)
     known = spec_digests(path)
     fitting = [digest for digest in known if digest.startswith(spec_digest or "")]
-    if len(fitting) != 1:
-        wanted = "any" if spec_digest is None else repr(spec_digest)
-        raise SpecError(f"{len(fitting)} specs of {path} fit {wanted}, exactly one must; it has {known}")
-    return Store(path, read_spec(path, fitting[0]))
+    if len(fitting) == 1:
+        return fitting[0]
+    if not known:
+        raise SpecError(f"{path} has no states yet; extract some first")
+    wanted = "are there" if spec_digest is None else f"begin with {spec_digest!r}"
+    raise SpecError(
+        f"{len(fitting)} specs {wanted}, exactly one must be meant; {path} has {', '.join(known)}; give one as "
+        "spec_digest (--spec on the command line), a prefix will do"
+    )
 
 
 class Store(Mapping[str, Sample]):

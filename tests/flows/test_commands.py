@@ -93,8 +93,8 @@ class TestExtract:
         line = refusal(job.run("extract"))
         assert "none of 3 rows can be used (no_messages 2, invalid_json 1)" in line
         store = Path(job.flags["store"])
-        assert len(open_store(store)) == 0
         assert list((store / "tmp").iterdir()) == []
+        assert not (store / "specs").exists()
         assert not (store / "tokens").exists()
         [report] = [json.loads(path.read_text()) for path in store.glob("runs/*/report.json")]
         assert (report["status"], f"aerie: {report['error']}") == ("failed", line)

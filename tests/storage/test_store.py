@@ -21,7 +21,7 @@ from storage.errors import (
 )
 from storage.objects import ObjectWriter
 from storage.packs import compact
-from storage.store import add_spec, read_spec
+from storage.store import add_spec, find_spec, read_spec
 
 
 def test_init_is_idempotent_and_makes_parents(tmp_path: Path) -> None:
@@ -87,9 +87,18 @@ def test_a_spec_is_chosen_by_a_unique_prefix(filled) -> None:
         open_store(filled.path, "x")
 
 
+def test_a_spec_is_found_where_a_damaged_pack_keeps_the_store_from_opening(filled) -> None:
+    compact(filled.path, filled.digest)
+    for document in filled.path.glob("packs/*/*/zarr.json"):
+        document.unlink()
+    with pytest.raises(CorruptObjectError, match="aerie validate --repair"):
+        open_store(filled.path)
+    assert find_spec(filled.path) == find_spec(filled.path, filled.digest[:8]) == filled.digest
+
+
 def test_an_empty_store_says_so(tmp_path: Path) -> None:
     init_store(tmp_path / "s")
-    with pytest.raises(SpecError, match="0 specs"):
+    with pytest.raises(SpecError, match="no states yet"):
         open_store(tmp_path / "s")
 
 
