@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from storage.codecs import crc32c, decode_chunk
-from storage.errors import ChecksumError, CorruptObjectError, RowCountError
+from storage.errors import CorruptObjectError, RowCountError
 from storage.files import TAKEN, clear_errors, make_folder, mark, missing_is_torn, read_document, remove_folders
 from storage.layout import check_version, loose_hashes, object_path, packs_folder, quarantine_folder, removals_folder
 from storage.objects import loose_documents, open_loose
-from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes, verify_ids
+from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes, verify_checksum, verify_ids
 from storage.samples import StoredRows
 from storage.specs import StateSpec
 from storage.store import read_spec
@@ -137,29 +137,23 @@ def _check_copy(store: Path, spec: StateSpec, copy: _Copy) -> int | Finding:
 
 def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
     rows = open_loose(folder, spec)
-    for path, expected in loose_documents(spec, spec.digest(), name, rows.num_tokens).items():
+    for path, expected in loose_documents(spec, spec.digest(), name, rows.num_tokens, rows.checksum).items():
         if read_document(folder / path) != expected:
             raise CorruptObjectError(f"{folder / path} is not the document of this sample")
     if rows.ids.num_rows != rows.num_tokens:
         raise RowCountError(f"{folder} has {rows.ids.num_rows} token ids and {rows.num_tokens} rows of states")
     verify_ids(rows, name)
-    num_bytes, _ = _check_states(rows)
-    return num_bytes
+    return _check_states(rows)
 
 
 def _check_packed(pack: Pack, position: int) -> int:
     rows = pack.rows(position)
     verify_ids(rows, pack.sample_hashes[position])
-    num_bytes, checksum = _check_states(rows)
-    if checksum != pack.checksum[position]:
-        raise ChecksumError(
-            f"pack {pack.pack_id} says crc32c {pack.checksum[position]:08x}, its chunks have {checksum:08x}"
-        )
-    return num_bytes
+    return _check_states(rows)
 
 
-def _check_states(rows: StoredRows) -> tuple[int, int]:
-    """Check the states of one sample; return their encoded bytes and the crc32c over those."""
+def _check_states(rows: StoredRows) -> int:
+    """Check the states of one sample; return their encoded bytes."""
     spec = rows.states.spec
     check = ValueCheck(spec, rows.num_tokens)
     num_bytes = checksum = 0
@@ -169,7 +163,8 @@ def _check_states(rows: StoredRows) -> tuple[int, int]:
         num_bytes += len(data)
         checksum = crc32c(data, checksum)
     check.finish()
-    return num_bytes, checksum
+    verify_checksum(rows, checksum)
+    return num_bytes
 
 
 def repair(path: Path, spec_digest: str, findings: Iterable[Finding]) -> int:

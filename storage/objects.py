@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, encode_chunk
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, encode_chunk
 from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
@@ -85,13 +85,16 @@ class ObjectWriter:
         return bits_of(hidden_states, self._spec)
 
     def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
-        for path, document in loose_documents(self._spec, self._digest, name, len(input_ids)).items():
-            write_file(folder, path, [encode_document(document)])
-        write_file(folder, f"hidden_states/{chunk_key(0, 3)}", _shard_parts(states))
+        shard = _Shard(states)
+        write_file(folder, f"hidden_states/{chunk_key(0, 3)}", shard.parts())
         write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
+        for path, document in loose_documents(self._spec, self._digest, name, len(input_ids), shard.checksum).items():
+            write_file(folder, path, [encode_document(document)])
 
 
-def loose_documents(spec: StateSpec, spec_digest: str, name: str, num_tokens: int) -> dict[str, dict[str, Any]]:
+def loose_documents(
+    spec: StateSpec, spec_digest: str, name: str, num_tokens: int, checksum: int
+) -> dict[str, dict[str, Any]]:
     """Return the zarr.json documents of a loose object, but that of `input_ids`, by path."""
     attributes = {
         "format_version": FORMAT_VERSION,
@@ -99,6 +102,7 @@ def loose_documents(spec: StateSpec, spec_digest: str, name: str, num_tokens: in
         "spec_digest": spec_digest,
         "num_tokens": num_tokens,
         "layers": list(spec.layers),
+        "checksum": checksum,
     }
     shard_rows = chunk_count(num_tokens) * TOKENS_PER_CHUNK
     return {
@@ -115,22 +119,36 @@ def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
         CorruptObjectError: its metadata is damaged.
     """
     attributes = read_document(folder / DOCUMENT).get("attributes")
-    num_tokens = attributes.get("num_tokens") if isinstance(attributes, dict) else None
-    if not isinstance(num_tokens, int) or num_tokens < 1:
-        raise CorruptObjectError(f"{folder / DOCUMENT} says num_tokens {num_tokens!r}; use aerie validate --repair")
+    known = attributes if isinstance(attributes, dict) else {}
+    num_tokens, checksum = known.get("num_tokens"), known.get("checksum")
+    if not isinstance(num_tokens, int) or num_tokens < 1 or not isinstance(checksum, int) or checksum < 0:
+        raise CorruptObjectError(
+            f"{folder / DOCUMENT} says num_tokens {num_tokens!r}, checksum {checksum!r}; use aerie validate --repair"
+        )
     states = StateArray(folder / "hidden_states", spec, chunk_count(num_tokens) * TOKENS_PER_CHUNK)
-    return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens)
+    return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens, checksum)
 
 
-def _shard_parts(states: npt.NDArray[Any]) -> Iterator[bytes]:
-    num_tokens, num_captured, hidden_size = states.shape
-    index = ShardIndex()
-    for chunk in range(chunk_count(num_tokens)):
-        rows = states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
-        for slot in range(num_captured):
-            padded = np.zeros((TOKENS_PER_CHUNK, hidden_size), states.dtype)
-            padded[: len(rows)] = rows[:, slot]
-            encoded = encode_chunk(padded)
+class _Shard:
+    """The bytes of a sample's one shard, and the crc32c over its encoded inner chunks once they have been taken."""
+
+    def __init__(self, states: npt.NDArray[Any]) -> None:
+        self._states = states
+        self.checksum = 0
+
+    def parts(self) -> Iterator[bytes]:
+        index = ShardIndex()
+        for encoded in map(encode_chunk, self._padded_chunks()):
             index.append(len(encoded))
+            self.checksum = crc32c(encoded, self.checksum)
             yield encoded
-    yield index.encode(len(index))
+        yield index.encode(len(index))
+
+    def _padded_chunks(self) -> Iterator[npt.NDArray[Any]]:
+        num_tokens, num_captured, hidden_size = self._states.shape
+        for chunk in range(chunk_count(num_tokens)):
+            rows = self._states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
+            for slot in range(num_captured):
+                padded = np.zeros((TOKENS_PER_CHUNK, hidden_size), self._states.dtype)
+                padded[: len(rows)] = rows[:, slot]
+                yield padded

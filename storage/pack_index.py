@@ -71,7 +71,8 @@ class Pack:
 
     def rows(self, position: int) -> StoredRows:
         """Return the rows of the sample at `position`."""
-        return StoredRows(self._states, self._ids, int(self.row_start[position]), int(self.num_tokens[position]))
+        start, num_tokens, checksum = (int(a[position]) for a in (self.row_start, self.num_tokens, self.checksum))
+        return StoredRows(self._states, self._ids, start, num_tokens, checksum)
 
     def verify(self, position: int) -> int:
         """Check the stored bytes of one sample against the index, without decoding; give their number.
@@ -81,12 +82,7 @@ class Pack:
         """
         rows = self.rows(position)
         verify_ids(rows, self.sample_hashes[position])
-        num_bytes, checksum = verify_chunks(rows)
-        if checksum != self.checksum[position]:
-            raise ChecksumError(
-                f"sample {self.sample_hashes[position]} in {self.folder} has another crc32c than the index says"
-            )
-        return num_bytes
+        return verify_chunks(rows)
 
     def shards(self) -> range:
         """The numbers of the pack's shards."""
@@ -135,8 +131,8 @@ def verify_ids(rows: StoredRows, name: str) -> None:
         raise HashMismatchError(f"token ids stored under {name} have sample hash {found}; use aerie validate --repair")
 
 
-def verify_chunks(rows: StoredRows) -> tuple[int, int]:
-    """Check the crc32c of each encoded inner chunk; give their bytes, and the crc32c over all of them in C order.
+def verify_chunks(rows: StoredRows) -> int:
+    """Check the crc32c of each encoded inner chunk, and that over all of them; give their bytes.
 
     Raises:
         FileNotFoundError, CorruptObjectError: a chunk is missing or damaged.
@@ -146,7 +142,20 @@ def verify_chunks(rows: StoredRows) -> tuple[int, int]:
         strip_checksum(chunk.data, f"chunk {chunk.chunk}, slot {chunk.slot}")
         num_bytes += len(chunk.data)
         checksum = crc32c(chunk.data, checksum)
-    return num_bytes, checksum
+    verify_checksum(rows, checksum)
+    return num_bytes
+
+
+def verify_checksum(rows: StoredRows, checksum: int) -> None:
+    """Check that the encoded chunks, whose crc32c in C order is `checksum`, are those that were recorded.
+
+    Raises:
+        ChecksumError: they are others, such as those of another sample.
+    """
+    if checksum != rows.checksum:
+        raise ChecksumError(
+            f"its chunks have crc32c {checksum:08x}, recorded is {rows.checksum:08x}; use aerie validate --repair"
+        )
 
 
 def pack_ids(store: Path, spec_digest: str) -> list[str]:

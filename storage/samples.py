@@ -105,12 +105,14 @@ class StoredRows:
         ids: the group's `input_ids`.
         row_start: first row of the sample in both; a multiple of `TOKENS_PER_CHUNK`.
         num_tokens: rows of the sample.
+        checksum: crc32c over its encoded inner chunks in C order, as recorded beside them; it ties them to the sample.
     """
 
     states: StateArray
     ids: Column
     row_start: int
     num_tokens: int
+    checksum: int
 
     @property
     def chunks(self) -> range:

@@ -44,6 +44,18 @@ def test_a_sound_store_has_no_findings(filled) -> None:
     assert (report.checked, report.findings, report.bytes) == (len(filled.samples), [], loose_bytes)
 
 
+def test_the_sound_states_of_another_sample_are_noticed(make_filled: Callable) -> None:
+    """Its chunks and its index have checksums of their own, and travel with them."""
+    filled = make_filled((60, 60))
+    victim, other = filled.objects()
+    shard = "hidden_states/c/0/0/0"
+    shutil.copyfile(other / shard, victim / shard)
+    assert found(filled) == [(victim.name, "checksum")]
+    packed = compact(filled.path, filled.digest)
+    assert packed is not None
+    assert packed.skipped == [victim.name]
+
+
 def test_damage_to_any_file_of_a_loose_object_is_found(make_filled: Callable) -> None:
     filled = make_filled((300, 20))
     victim = filled.objects()[0]
