@@ -18,6 +18,9 @@ from tasks.masks import Span, assistant_spans, loss_mask
 # As transformers looks for it (utils/chat_template_utils.py of 5.12.1).
 _GENERATION_TAG = re.compile(r"\{\%-?\s*generation\s*-?\%\}")
 
+# No token stands for more characters than it has itself, but for what a normalizer drops.
+_DOUBT = 4
+
 
 @dataclass(frozen=True)
 class Rendered:
@@ -57,6 +60,7 @@ class ChatTokenizer:
         # tokenizer.json may carry either; a sample is neither cut nor padded but by our own policy.
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._longest_token = max(map(len, self._backend.get_vocab()))
         self._special_tokens = tuple(self._tokenizer.get_added_vocab())
 
     def render(self, chat: Chat) -> Rendered:
@@ -74,6 +78,10 @@ class ChatTokenizer:
         text, spans = self._render(template, chat, chat.messages, tracked=tracked)
         _check_unicode(text)
         return Rendered(text, spans if tracked else assistant_spans(chat.messages, text, render, self._special_tokens))
+
+    def is_surely_longer(self, text: str, num_tokens: int) -> bool:
+        """Say whether a text is longer than `num_tokens` tokens beyond any doubt, without encoding it."""
+        return len(text) > _DOUBT * num_tokens * self._longest_token
 
     def encode(self, chats: Sequence[Rendered]) -> list[Encoded]:
         """Encode texts together, on all cores; the template has written all special tokens, so none is added."""

@@ -81,17 +81,22 @@ def _tokenize(
     tokenizer: "ChatTokenizer", batch: Sequence[Row], max_length: int, too_long: TooLong
 ) -> Iterator["Encoded | RowRejectedError"]:
     """Return, for each row of the batch in order, its ids and mask, or why it has none."""
-    rendered = [_render(tokenizer, row) for row in batch]
+    limit = max_length if too_long == "reject" else None
+    rendered = [_render(tokenizer, row, limit) for row in batch]
     encoded = iter(tokenizer.encode([chat for chat in rendered if not isinstance(chat, RowRejectedError)]))
     for chat in rendered:
         yield chat if isinstance(chat, RowRejectedError) else _fit(next(encoded), max_length, too_long)
 
 
-def _render(tokenizer: "ChatTokenizer", row: Row) -> "Rendered | RowRejectedError":
+def _render(tokenizer: "ChatTokenizer", row: Row, limit: int | None) -> "Rendered | RowRejectedError":
     try:
-        return tokenizer.render(parse_chat(row.content))
+        rendered = tokenizer.render(parse_chat(row.content))
     except RowRejectedError as error:
         return error
+    if limit is not None and tokenizer.is_surely_longer(rendered.text, limit):
+        # Encoding 50 MB of text took 12 GB of memory.
+        return RowRejectedError("too_long", f"it has {len(rendered.text)} characters, the limit is {limit} tokens")
+    return rendered
 
 
 def _fit(sample: "Encoded", max_length: int, too_long: TooLong) -> "Encoded | RowRejectedError":

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,15 @@ def test_a_sample_of_exactly_the_limit_is_kept(root, smollm2, write):
     assert len(tokenize(root, smollm2, data, max_length=length)) == 1
     with pytest.raises(EmptyDataError, match=r"too_long 1\).*max_length"):
         tokenize(root, smollm2, data, max_length=length - 1)
+
+
+def test_a_row_far_over_the_limit_is_rejected_without_being_encoded(root, smollm2, write):
+    huge = {"messages": [{"role": "user", "content": "a b " * 5_000_000}, {"role": "assistant", "content": "No."}]}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    [reject] = tokenize(root, smollm2, write(GOOD, huge), max_length=200).rejects()
+    assert reject["reason"] == "too_long"
+    assert "characters, the limit is 200 tokens" in reject["hint"]
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 1 << 30
 
 
 def test_a_sample_whose_answer_is_cut_away_is_rejected(root, smollm2, write):
