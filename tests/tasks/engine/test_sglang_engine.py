@@ -24,11 +24,11 @@ ON_CPU = [name for name, entry in TINY_MODELS.items() if not ARCHITECTURES[entry
 LIMIT = 2e-6
 LIMITS = {
     # SGLang counts its positions from 1. Turned by one step more, queries and keys round otherwise; with
-    # `position_ids` from 1, transformers has the same bits.
-    "gemma3-wrapped": 1e-5,
+    # `position_ids` from 1, transformers has the same bits. 1.04e-5 seen at 2,048 tokens.
+    "gemma3-wrapped": 2e-5,
 }
 # Past the sliding window of Gemma-3 (64) and the length before yarn (1024).
-LENGTHS = (1, 17, 1100)
+LENGTHS = (1, 17, 2048)
 
 
 def all_layers(model: Path) -> EngineOptions:
@@ -117,7 +117,8 @@ class TestEveryArchitecture:
         """Ragged, with a shared prefix and the same sequence twice."""
         _, ours, _ = engines
         long = random_ids(120, seed=1)
-        sequences = [random_ids(5, seed=2), long, long[:40], random_ids(1, seed=3), long, random_ids(77, seed=4)]
+        short = [random_ids(5, seed=2), long, long[:40], random_ids(1, seed=3), long, random_ids(77, seed=4)]
+        sequences = [*short, random_ids(2048, seed=5)]
         packed = torch.split(ours.forward(sequences), [len(ids) for ids in sequences])
         for ids, states in zip(sequences, packed, strict=True):
             alone = ours.forward([ids])
