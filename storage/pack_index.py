@@ -84,14 +84,6 @@ class Pack:
         verify_ids(rows, self.sample_hashes[position])
         return verify_chunks(rows)
 
-    def shards(self) -> range:
-        """The numbers of the pack's shards."""
-        return range(-(-self.num_rows // self.shard_rows))
-
-    def states(self) -> StateArray:
-        """Return the pack's `hidden_states`."""
-        return self._states
-
     def _check_documents(self, spec: StateSpec) -> tuple[int, int]:
         documents = {path: read_document(self.folder / path) for path in (DOCUMENT, f"hidden_states/{DOCUMENT}")}
         attributes = documents[DOCUMENT].get("attributes")

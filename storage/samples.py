@@ -68,12 +68,6 @@ class StateArray:
         """Return the file of a shard."""
         return self._path / chunk_key(shard, 3)
 
-    def read_index(self, shard: int) -> npt.NDArray[Any]:
-        """Return the index of a shard: uint64[inner chunks, 2], offset and length in bytes."""
-        path = self.shard_path(shard)
-        with path.open("rb") as file:
-            return self._index(shard, file.fileno(), path)
-
     def _index(self, shard: int, descriptor: int, path: Path) -> npt.NDArray[Any]:
         if shard not in self._indexes:
             num_chunks = self._chunks_per_shard * self.spec.num_captured
