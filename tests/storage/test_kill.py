@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,88 +18,106 @@ from storage.files import staging
 from storage.objects import ObjectWriter
 
 PRELUDE = f"""
-import sys; from pathlib import Path
+import os, signal, sys
+from pathlib import Path
+from typing import Any
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from conftest import SPEC, make_sample
-store = Path(sys.argv[1])
+store, fatal_line, num_lines = Path(sys.argv[1]), int(sys.argv[2]), 0
+def count(frame, event, _):
+    global num_lines
+    if not frame.f_code.co_filename.startswith({str(Path(objects.__file__).parent)!r}):
+        return None
+    num_lines += event == "line"
+    if event == "line" and num_lines == fatal_line:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return count
 """
 WRITE = (
     PRELUDE
     + """
 from storage.objects import ObjectWriter
+sys.settrace(count)
 writer = ObjectWriter(store, SPEC)
-print("started", flush=True)
-for seed in range(60):
-    writer.write(*make_sample(2000, seed))
+for seed in range(3):
+    writer.write(*make_sample(60, seed))
+print(num_lines)
 """
 )
 COMPACT = (
     PRELUDE
     + """
 from storage.packs import compact
-print("started", flush=True)
+sys.settrace(count)
 compact(store, SPEC.digest(), shard_bytes=512 * SPEC.bytes_per_token)
+print(num_lines)
 """
 )
+LENGTHS = (700, 300, 1, 60)
 
 
-def run(script: str, store: Path, kill_after_seconds: float | None) -> int:
-    """Run a script on a store; kill it so long after it began to work. Return its exit status."""
-    child = subprocess.Popen([sys.executable, "-c", script, str(store)], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "started\n"
-    if kill_after_seconds is not None:
-        time.sleep(kill_after_seconds)
-        child.kill()
-    child.communicate(timeout=60)
-    return child.returncode
+def run(script: str, store: Path, fatal_line: int = 0) -> int:
+    """Run a script, which kills itself at that line of all that it runs in `storage`; return how many lines it ran.
+
+    Lines, not milliseconds: a machine is slow or fast, but between two lines of ours it always comes by.
+    """
+    command = [sys.executable, "-c", script, str(store), str(fatal_line)]
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert child.returncode == (-signal.SIGKILL if fatal_line else 0)
+    return fatal_line or int(child.stdout)
 
 
 def staged(store: Path) -> list[Path]:
-    return list((store / "tmp").iterdir())
+    folder = store / "tmp"
+    return list(folder.iterdir()) if folder.exists() else []
 
 
-def test_no_sample_is_torn_by_a_kill_in_mid_write(make_filled: Callable) -> None:
-    filled = make_filled(())
-    dice = np.random.default_rng(5)
+def test_no_sample_is_torn_by_a_kill_in_mid_write(make_filled: Callable, tmp_path: Path) -> None:
+    num_lines = run(WRITE, make_filled(()).path)
     left_behind = 0
-    for _ in range(6):
-        run(WRITE, filled.path, dice.uniform(0.01, 0.15))
+    for fatal_line in [*np.random.default_rng(5).integers(1, num_lines, 10), num_lines]:
+        filled = make_filled((), path=tmp_path / str(fatal_line))
+        run(WRITE, filled.path, fatal_line)
         left_behind += len(staged(filled.path))
         report = check_store(filled.path, filled.digest)
         assert not report.findings
         assert report.checked == len(open_store(filled.path))
+        run(WRITE, filled.path)
+        expect_three(filled)
     assert left_behind, "no kill hit a write: the test shows nothing"
-    assert run(WRITE, filled.path, None) == 0
+
+
+def expect_three(filled: Any) -> None:
     init_store(filled.path)
     assert not staged(filled.path), "what the dead left is swept"
+    assert len(open_store(filled.path)) == 3
+    for seed in range(3):
+        filled.write(60, seed)
+    expect_all(filled)
+
+
+def expect_all(filled: Any) -> None:
     store = open_store(filled.path)
-    assert len(store) == 60
-    for seed in range(60):
-        filled.write(2000, seed)
+    assert set(store) == set(filled.samples)
     for name, (_, states) in filled.samples.items():
         assert store[name].hidden_states().tobytes() == states.tobytes()
 
 
-def test_no_sample_is_lost_by_a_kill_in_mid_compaction(make_filled: Callable) -> None:
-    filled = make_filled((700, 300, 1, 2000) * 8)
-    dice = np.random.default_rng(6)
-    killed = 0
-    for _ in range(5):
-        killed += run(COMPACT, filled.path, dice.uniform(0.0, 0.08)) != 0
-        store = open_store(filled.path)
-        assert set(store) == set(filled.samples)
+def test_no_sample_is_lost_by_a_kill_in_mid_compaction(make_filled: Callable, tmp_path: Path) -> None:
+    num_lines = run(COMPACT, make_filled(LENGTHS).path)
+    half_done = 0
+    for fatal_line in [*np.random.default_rng(6).integers(1, num_lines, 12), num_lines]:
+        filled = make_filled(LENGTHS, path=tmp_path / str(fatal_line))
+        run(COMPACT, filled.path, fatal_line)
+        expect_all(filled)
         assert not check_store(filled.path, filled.digest).findings
-        if not filled.objects():
-            break
-    assert killed, "no kill hit the compaction: the test shows nothing"
-    assert run(COMPACT, filled.path, None) == 0
-    init_store(filled.path)
-    assert not staged(filled.path)
-    assert not filled.objects()
-    store = open_store(filled.path)
-    for name, (_, states) in filled.samples.items():
-        assert store[name].hidden_states().tobytes() == states.tobytes()
+        half_done += bool(filled.objects() and (filled.packs() or staged(filled.path)))
+        run(COMPACT, filled.path)
+        init_store(filled.path)
+        assert not staged(filled.path)
+        assert not filled.objects()
+        expect_all(filled)
+    assert half_done, "no kill hit the compaction: the test shows nothing"
 
 
 @pytest.mark.parametrize(
