@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -213,16 +212,14 @@ class TestMaintenance:
             ("future", "future has format version 2, this aerie reads 1"),
         ],
     )
-    def test_what_is_no_store_is_refused_at_once(self, tmp_path: Path, command: str, place: str, words: str) -> None:
+    def test_what_is_no_store_is_refused(self, tmp_path: Path, command: str, place: str, words: str) -> None:
         for name in ("folder", "future"):
             (tmp_path / name).mkdir()
         (tmp_path / "folder" / "thesis.tex").write_text("")
         (tmp_path / "future" / "aerie.json").write_text('{"format":"aerie","format_version":2}')
         before = snapshot(tmp_path)
-        started = time.monotonic()
         line = refusal(run_aerie(command, place, cwd=tmp_path))
         assert words in line
-        assert time.monotonic() - started < 5
         assert snapshot(tmp_path) == before
 
     def test_a_spec_that_is_not_there_is_refused_with_those_that_are(self, finished: Finished, tmp_path: Path) -> None:

@@ -52,22 +52,21 @@ def ends_within(child: psutil.Process, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("tie", "thread", "seconds"),
-    [("tie_to_parent", "keep", 1.0), ("watch_parent", "keep", 5.0), ("watch_parent", "end", 5.0)],
+    ("tie", "thread"), [("tie_to_parent", "keep"), ("watch_parent", "keep"), ("watch_parent", "end")]
 )
-def test_a_child_in_its_own_session_dies_with_a_parent_that_is_killed(tie: str, thread: str, seconds: float) -> None:
+def test_a_child_in_its_own_session_dies_with_a_parent_that_is_killed(tie: str, thread: str) -> None:
     parent, child = start(tie, thread)
     assert not ends_within(child, 1.5)
     parent.kill()
     parent.wait()
-    assert ends_within(child, seconds)
+    assert ends_within(child, 60.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal of a thread is Linux's")
 def test_the_death_signal_follows_the_thread_that_spawned() -> None:
     """Why `EngineProcess` spawns from a thread that lives as long as the child."""
     parent, child = start("tie_to_parent", "end")
-    assert ends_within(child, 5.0)
+    assert ends_within(child, 60.0)
     assert parent.poll() is None
     parent.kill()
     parent.wait()
