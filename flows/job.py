@@ -14,6 +14,7 @@ from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, parse_devices
 from tasks.engine.layers import resolve_layers
 from tasks.engine.models import ModelInfo, read_model
+from tasks.engine.precision import Precision, choose_precision
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
 from tasks.planning import Plan, existing_parent
@@ -31,6 +32,7 @@ class Job:
     Attributes:
         settings: what the user asked for.
         model: the model folder.
+        precision: dtype and quantization of the forward.
         spec: what the states depend on.
         tokens_spec: what the tokens artifact depends on.
         groups: one entry an engine process.
@@ -39,6 +41,7 @@ class Job:
 
     settings: Settings
     model: ModelInfo
+    precision: Precision
     spec: StateSpec
     tokens_spec: TokensSpec
     groups: tuple[DeviceGroup, ...]
@@ -82,6 +85,7 @@ class Job:
             model=str(self.model.path.absolute()),
             layers=list(self.spec.layers),
             compute_dtype=self.spec.compute_dtype,
+            quantization=self.precision.online,
             device=self.device,
             tp_size=max(1, len(self.groups[0].indices)),
             max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),
@@ -111,6 +115,7 @@ def prepare_job(settings: Settings) -> Job:
     model = read_model(settings.model)
     groups = parse_devices(settings.devices)
     get_architecture(model.architecture, groups[0].kind)
+    precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization)
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
@@ -120,14 +125,14 @@ def prepare_job(settings: Settings) -> Job:
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         layers=layers,
-        compute_dtype=_compute_dtype(settings, model, groups[0]),
+        compute_dtype=precision.compute_dtype,
         storage_dtype=settings.storage_dtype,
-        quantization=model.quantization,
+        quantization=precision.quantization,
         engine="sglang",
         engine_version=engine_version,
     )
     tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
-    return Job(settings, model, spec, tokens_spec, groups, max_length)
+    return Job(settings, model, precision, spec, tokens_spec, groups, max_length)
 
 
 def _check_store(path: Path) -> None:
@@ -139,10 +144,3 @@ def _check_store(path: Path) -> None:
     parent = existing_parent(path)
     if not os.access(parent, os.W_OK):
         raise StoreReadOnlyError(f"{parent} cannot be written; choose a writable store")
-
-
-def _compute_dtype(settings: Settings, model: ModelInfo, group: DeviceGroup) -> str:
-    if settings.dtype != "auto":
-        return settings.dtype
-    # bf16 is slow on a CPU without AMX, and fp32 there is bit-identical to transformers.
-    return "float32" if group.kind == "cpu" else model.dtype

@@ -66,6 +66,11 @@ class Computation(BaseSettings):
         title="Compute dtype",
         description="dtype of the forward; auto is float32 on a CPU and the checkpoint's own on a GPU",
     )
+    quantization: Literal["auto", "fp8"] = Field(
+        default="auto",
+        title="Quantization",
+        description="auto is the checkpoint's own; fp8 quantizes the weights as they are loaded, on a GPU",
+    )
     storage_dtype: Literal["bfloat16", "float32", "float16"] = Field(
         default="bfloat16", title="Storage dtype", description="dtype that hidden states are rounded to when stored"
     )

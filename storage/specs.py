@@ -56,7 +56,7 @@ class StateSpec:
             `num_layers` = before the final norm; then `"final"` = after it.
         compute_dtype: dtype of the forward.
         storage_dtype: `bfloat16`, `float16` or `float32`.
-        quantization: the model's quantization method, if any.
+        quantization: what the weights are quantized to, if to anything.
         engine: name of the engine.
         engine_version: its exact version.
         numerics: anything else that changes values.

@@ -15,6 +15,7 @@ class Start:
     model: str
     layers: list[int | str]
     compute_dtype: str
+    quantization: str | None
     device: str
     tp_size: int
     max_batch_tokens: int

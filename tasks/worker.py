@@ -241,6 +241,7 @@ def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         model=Path(start.model),
         layers=cast("tuple[LayerId, ...]", tuple(start.layers)),
         compute_dtype=start.compute_dtype,
+        quantization=start.quantization,
         output_dtype=storage_dtype,
         device=cast('Literal["cpu", "cuda"]', start.device),
         max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),

@@ -55,6 +55,7 @@ def make_engine_job(
         model=str(model),
         layers=list(LAYERS),
         compute_dtype="float32",
+        quantization=None,
         device="cpu",
         tp_size=1,
         max_batch_tokens=max_batch_tokens,

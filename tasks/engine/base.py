@@ -27,6 +27,7 @@ class EngineOptions:
         max_batch_tokens: most tokens in one forward; sizes the KV pool.
         max_sequences: most sequences in one forward.
         tp_size: GPUs that share the model, one rank each.
+        quantization: `fp8` quantizes a checkpoint as it is loaded; None leaves it as it is.
     """
 
     model: Path
@@ -37,6 +38,7 @@ class EngineOptions:
     max_batch_tokens: int
     max_sequences: int = 64
     tp_size: int = 1
+    quantization: str | None = None
 
 
 class Engine(Protocol):

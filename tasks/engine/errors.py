@@ -57,6 +57,12 @@ class EngineOutOfMemoryError(EngineError):
     kind = "out_of_memory"
 
 
+class PrecisionError(EngineError):
+    """The engine cannot compute this model in the dtype or with the quantization asked for."""
+
+    kind = "precision"
+
+
 class CanaryError(EngineError):
     """An engine computes other states than it must; nothing of it is kept."""
 

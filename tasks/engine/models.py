@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
+from tasks.engine.quantizations import compute_dtypes, describe_quantization
 
 NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+# Where checkpoints by NVIDIA's ModelOpt say how they are quantized, beside a config.json that says nothing of it.
+MODELOPT_CONFIG = "hf_quant_config.json"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -23,7 +26,8 @@ class ModelInfo:
         vocab_size: rows of the embedding.
         context_length: `max_position_embeddings`, in tokens.
         dtype: the checkpoint's own dtype.
-        quantization: `quant_method` of the checkpoint, or None.
+        quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
+        compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
     """
 
     path: Path
@@ -34,6 +38,7 @@ class ModelInfo:
     context_length: int
     dtype: str
     quantization: str | None
+    compute_dtypes: tuple[str, ...]
 
 
 def read_model(path: Path) -> ModelInfo:
@@ -65,6 +70,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
         raise NotAModelError(f"{path} is not a model folder: it has no config.json; give a Hugging Face model folder")
+    return _read_json(file)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_bytes())
     except ValueError as error:
@@ -77,6 +86,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
     try:
         text = _text_config(config)
+        quantization = _quantization_config(path, config, text)
         return ModelInfo(
             path=path,
             architecture=str(config["architectures"][0]),
@@ -85,7 +95,8 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             vocab_size=int(text["vocab_size"]),
             context_length=int(text["max_position_embeddings"]),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-            quantization=_quantization(config) or _quantization(text),
+            quantization=None if quantization is None else describe_quantization(quantization),
+            compute_dtypes=compute_dtypes(quantization),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise NotAModelError(
@@ -110,6 +121,13 @@ def _text_config(config: dict[str, Any]) -> dict[str, Any]:
     return defaults | text
 
 
-def _quantization(config: dict[str, Any]) -> str | None:
-    quantization = config.get("quantization_config")
-    return None if quantization is None else str(quantization["quant_method"])
+def _quantization_config(path: Path, *configs: dict[str, Any]) -> dict[str, Any] | None:
+    """Find what the weights are quantized to where SGLang looks for it: the model's config, the text's, or a file."""
+    for config in configs:
+        for key in ("quantization_config", "compression_config"):
+            if (found := config.get(key)) is not None:
+                return dict(found)
+    file = path / MODELOPT_CONFIG
+    if not file.is_file():
+        return None
+    return {"quant_method": "modelopt", **_read_json(file)["quantization"]}

@@ -291,6 +291,7 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
         model_path=str(options.model),
         device=options.device,
         dtype=options.compute_dtype,
+        quantization=options.quantization,
         tp_size=options.tp_size,
         skip_tokenizer_init=True,
         disable_radix_cache=True,

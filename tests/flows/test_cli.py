@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jobs import Job, chat, refusal, snapshot
+from published_quantizations import FP8_BLOCK
 
 Spoil = Callable[[Job], None]
 
@@ -81,6 +82,11 @@ BAD: dict[str, tuple[Spoil, list[str]]] = {
         config(architectures=["GPT2LMHeadModel"]),
         ["GPT2LMHeadModel", "LlamaForCausalLM"],
     ),
+    "a quantized model on a CPU": (
+        config(quantization_config=FP8_BLOCK),
+        ["SGLang cannot run fp8", "128x128 on a CPU", "choose a GPU"],
+    ),
+    "quantization on a CPU": (flags(quantization="fp8"), ["SGLang cannot run online fp8 on a CPU", "choose a GPU"]),
     "no data file": (flags(data="nowhere.jsonl"), ["nowhere.jsonl cannot be read", "No such file"]),
     "a folder as data": (lambda job: job.flags.update(data=job.folder), ["is a folder"]),
     "an empty data file": (data(""), ["chats.jsonl: no row"]),

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published_quantizations import PACKED
 from tiny_models import TINY_MODELS
 
 from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
 from tasks.engine.models import read_model, weight_files
+from tasks.engine.quantizations import describe_quantization
 from tasks.engine.reference_engine import SAME_AS
 
 CONFIG: dict[str, Any] = {
@@ -94,13 +96,26 @@ def test_what_a_published_wrapper_leaves_to_the_defaults_of_transformers_is_foun
 
 def test_quantization_may_be_said_of_the_language_model_alone(make_model: Callable) -> None:
     """As moonshotai/Kimi-K2.5 has it."""
-    text = CONFIG | {"quantization_config": {"quant_method": "compressed-tensors"}}
+    text = CONFIG | {"quantization_config": PACKED}
     config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text}
-    assert read_model(make_model(config)).quantization == "compressed-tensors"
+    assert read_model(make_model(config)).quantization == describe_quantization(PACKED)
 
 
-def test_the_method_of_quantization_is_read(make_model: Callable) -> None:
-    assert read_model(make_model(CONFIG | {"quantization_config": {"quant_method": "awq"}})).quantization == "awq"
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_quantization_is_read_from_the_config(make_model: Callable, key: str) -> None:
+    model = read_model(make_model(CONFIG | {key: PACKED}))
+    assert model.quantization == describe_quantization(PACKED)
+    assert model.compute_dtypes == ("bfloat16", "float16")
+
+
+def test_quantization_is_read_from_the_file_of_modelopt(make_model: Callable) -> None:
+    """As nvidia/Llama-3.1-8B-Instruct-FP8 has it: config.json says nothing."""
+    folder = make_model()
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (folder / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    model = read_model(folder)
+    assert model.quantization == "modelopt kv_cache_quant_algo=FP8 quant_algo=FP8"
+    assert model.compute_dtypes == ("bfloat16", "float16")
 
 
 @pytest.mark.parametrize(
