@@ -94,18 +94,25 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str]] = {
     "fp8-block": (FP8_BLOCK, "fp8 activation_scheme=dynamic fmt=e4m3 weight_block_size=128x128"),
     "fp8-channel": (
         FP8_CHANNEL,
-        "compressed-tensors format=float-quantized group(input_activations(dynamic=true num_bits=8 strategy=token "
-        "symmetric=true type=float) weights(dynamic=false num_bits=8 strategy=channel symmetric=true type=float))",
+        (
+            "compressed-tensors format=float-quantized group(input_activations(dynamic=true num_bits=8 strategy=token "
+            "symmetric=true type=float) weights(dynamic=false num_bits=8 strategy=channel symmetric=true type=float))"
+        ),
     ),
     "fp8-tensor": (
         FP8_TENSOR,
-        "compressed-tensors format=float-quantized group(input_activations(dynamic=false num_bits=8 strategy=tensor "
-        "symmetric=true type=float) weights(dynamic=false num_bits=8 strategy=tensor symmetric=true type=float))",
+        (
+            "compressed-tensors format=float-quantized group(input_activations(dynamic=false num_bits=8 "
+            "strategy=tensor symmetric=true type=float) weights(dynamic=false num_bits=8 "
+            "strategy=tensor symmetric=true type=float))"
+        ),
     ),
     "packed": (
         PACKED,
-        "compressed-tensors format=pack-quantized group(weights(dynamic=false group_size=32 num_bits=4 strategy=group "
-        "symmetric=true type=int))",
+        (
+            "compressed-tensors format=pack-quantized group(weights(dynamic=false group_size=32 num_bits=4 "
+            "strategy=group symmetric=true type=int))"
+        ),
     ),
     "gptq": (GPTQ, "gptq bits=4 desc_act=false group_size=128 sym=true"),
     "awq": (AWQ, "awq bits=4 group_size=128 version=gemm zero_point=true"),
