@@ -146,9 +146,10 @@ def _extract(run: Run, plan: Plan) -> None:
     """Hand out units of work, a few more than there are engines, so that none waits for the next."""
     job, ledger = run.job, run.ledger
     units = cut_units(plan, unit_tokens=job.settings.unit_tokens, num_groups=len(job.groups))
+    if units or plan.reused:  # also where only its file has been lost
+        add_spec(job.store, job.spec)
     if not units:
         return
-    add_spec(job.store, job.spec)
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
     with ledger.timed("extract"), EnginePool(start, job.groups, run.folder) as engines:

@@ -12,11 +12,13 @@ from storage.errors import CorruptObjectError, RowCountError
 from storage.files import TAKEN, clear_errors, make_folder, mark, missing_is_torn, read_document, remove_folders
 from storage.layout import check_version, loose_hashes, object_path, packs_folder, quarantine_folder, removals_folder
 from storage.objects import loose_documents, open_loose
-from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes, verify_checksum, verify_ids
+from storage.pack_index import Pack
+from storage.pack_listing import open_pack, pack_ids, removed_hashes
 from storage.samples import StoredRows
 from storage.specs import StateSpec
 from storage.store import read_spec
 from storage.values import ValueCheck
+from storage.verification import verify_checksum, verify_ids
 
 Where = Literal["loose", "pack"]
 # Copies handed to the threads at a time: bounds the futures of a store with millions of samples.
@@ -148,7 +150,7 @@ def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
 
 def _check_packed(pack: Pack, position: int) -> int:
     rows = pack.rows(position)
-    verify_ids(rows, pack.sample_hashes[position])
+    verify_ids(rows, pack.name(position))
     return _check_states(rows)
 
 

@@ -13,6 +13,7 @@ from storage.arrays import encode_document
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, strip_checksum
 from storage.columns import ColumnWriter, chunk_key, write_column
 from storage.files import create_file, write_file
+from storage.hashes import hashes_of
 from storage.pack_index import pack_documents, pack_id_of
 from storage.samples import EncodedChunk
 from storage.shards import ShardIndex
@@ -82,12 +83,12 @@ class PackWriter:
         if self._file is not None:
             self._finish_shard(self._file, len(self._index) if self._shard == 0 else self._chunks_per_shard)
         self._ids.close()
-        names = np.frombuffer(bytes.fromhex("".join(self.sample_hashes)), "u1").reshape(-1, 32)
-        write_column(self._folder / "sample_hash", names)
+        hashes = hashes_of(self.sample_hashes)
+        write_column(self._folder / "sample_hash", hashes)
         write_column(self._folder / "row_start", np.array(self._row_start, "<i8"))
         write_column(self._folder / "num_tokens", np.array(self._num_tokens, "<i8"))
         write_column(self._folder / "checksum", np.array(self._checksum, "<u4"))
-        pack_id = pack_id_of(self._spec.digest(), self.sample_hashes)
+        pack_id = pack_id_of(self._spec.digest(), hashes)
         shard_rows = min(self._shard_rows, self.num_rows)
         documents = pack_documents(self._spec, pack_id, len(self.sample_hashes), self.num_rows, shard_rows)
         for path, document in documents.items():

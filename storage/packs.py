@@ -11,10 +11,12 @@ from storage.errors import CorruptObjectError
 from storage.files import commit, missing_is_torn, remove_folders, staging
 from storage.layout import check_version, loose_hashes, object_path, packs_folder, removals_folder
 from storage.objects import open_loose
-from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes, verify_chunks, verify_ids
+from storage.pack_index import Pack
+from storage.pack_listing import open_pack, pack_ids, removed_hashes
 from storage.pack_writer import PackWriter
 from storage.specs import StateSpec
 from storage.store import read_spec
+from storage.verification import verify_chunks, verify_ids
 
 SHARD_BYTES = 1 << 30
 # Bounds a pack, and so the room that compaction needs: the loose sources of a pack go once it is verified.
@@ -151,5 +153,5 @@ def _copy(store: Path, spec: StateSpec, name: str, writer: PackWriter) -> bool:
 def _read_back(folder: Path, spec: StateSpec, pack_id: str) -> None:
     with missing_is_torn(f"pack {pack_id} just written"):
         pack = Pack(folder, spec, pack_id)
-        for position in range(len(pack.sample_hashes)):
+        for position in range(len(pack)):
             pack.verify(position)

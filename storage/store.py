@@ -3,23 +3,25 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
+from storage.catalog import LOOSE, read_catalog
 from storage.digests import canonical_json, is_digest, sha256_hex
 from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
 from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging, sweep
+from storage.hashes import NAMES_PER_PIECE, hashes_of, names_of
 from storage.layout import (
     FORMAT,
     FORMAT_VERSION,
     HEADER,
     check_version,
     entries,
-    loose_hashes,
     object_path,
     objects_folder,
     packs_folder,
     spec_path,
 )
 from storage.objects import open_loose
-from storage.pack_index import Pack, open_pack, pack_ids, removed_hashes
 from storage.samples import Sample, StoredRows
 from storage.specs import StateSpec
 
@@ -139,32 +141,36 @@ class Store(Mapping[str, Sample]):
     Args:
         path: the store's folder.
         spec: the spec of the states to read.
+
+    Attributes:
+        catalog: which samples there are, and where.
     """
 
     def __init__(self, path: Path, spec: StateSpec) -> None:
         self.path = path
         self.spec = spec
         self.spec_digest = spec.digest()
-        self._packs: dict[str, Pack] = {}
-        self._packed: dict[str, tuple[str, int]] = {}
-        self._loose: set[str] = set()
-        self.refresh()
+        self.catalog = read_catalog(path, spec)
 
     def __len__(self) -> int:
-        return len(self._packed.keys() | self._loose)
+        return len(self.catalog)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._packed.keys() | self._loose))
+        hashes = self.catalog.index.hashes
+        for start in range(0, len(hashes), NAMES_PER_PIECE):
+            yield from names_of(hashes[start : start + NAMES_PER_PIECE])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._packed or name in self._loose
+        return isinstance(name, str) and is_digest(name) and self.catalog.index.find_one(name) >= 0
 
     def __getitem__(self, name: str) -> Sample:
         return Sample(name, self.spec, lambda: self._locate(name))
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return those of `hashes` that the store lacks, in their order; no payload is read."""
-        return [name for name in hashes if name not in self]
+        names = list(hashes)
+        positions = self.catalog.index.find(hashes_of(names))
+        return [names[i] for i in np.flatnonzero(positions < 0)]
 
     def num_tokens(self) -> int:
         """Return the tokens of all samples; one small file is read for each loose one.
@@ -172,8 +178,8 @@ class Store(Mapping[str, Sample]):
         Raises:
             CorruptObjectError: the metadata of a loose object is damaged.
         """
-        packed = sum(int(self._packs[pack_id].num_tokens[position]) for pack_id, position in self._packed.values())
-        return packed + sum(self[name].num_tokens for name in self._loose - self._packed.keys())
+        loose = names_of(self.catalog.index.hashes[self.catalog.pack == LOOSE])
+        return int(self.catalog.packed_tokens().sum()) + sum(self[name].num_tokens for name in loose)
 
     def stored_bytes(self) -> int:
         """Return the bytes of all files of the spec's objects and packs."""
@@ -186,31 +192,23 @@ class Store(Mapping[str, Sample]):
         Raises:
             CorruptObjectError: a pack's index is damaged.
         """
-        # Loose first: a sample that moves into a pack meanwhile is then seen in one place at least.
-        loose = set(loose_hashes(self.path, self.spec_digest))
-        packs = {
-            pack_id: self._packs.get(pack_id) or open_pack(self.path, self.spec, pack_id)
-            for pack_id in pack_ids(self.path, self.spec_digest)
-        }
-        packed: dict[str, tuple[str, int]] = {}
-        for pack_id, pack in packs.items():
-            removed = removed_hashes(self.path, self.spec_digest, pack_id)
-            live = ((name, (pack_id, i)) for i, name in enumerate(pack.sample_hashes) if name not in removed)
-            packed.update(live)
-        self._loose, self._packs, self._packed = loose, packs, packed
+        self.catalog = read_catalog(self.path, self.spec, self.catalog.packs)
 
     def _locate(self, name: str) -> StoredRows:
         try:
             return self._rows(name)
-        except FileNotFoundError:  # moved into a pack since the last listing
+        except FileNotFoundError:  # moved into a pack, or into another one, since the last listing
             self.refresh()
         with missing_is_torn(f"sample {name}"):
             return self._rows(name)
 
     def _rows(self, name: str) -> StoredRows:
-        if name in self._packed:
-            pack_id, position = self._packed[name]
-            return self._packs[pack_id].rows(position)
-        if name in self._loose:
+        catalog = self.catalog  # a refresh on another thread gives the store a new one
+        at = catalog.index.find_one(name) if is_digest(name) else -1
+        if at < 0:
+            raise SampleNotFoundError(
+                f"{self.path} has no sample {name} of spec {self.spec_digest[:12]}; extract it first"
+            )
+        if catalog.pack[at] == LOOSE:
             return open_loose(object_path(self.path, self.spec_digest, name), self.spec)
-        raise SampleNotFoundError(f"{self.path} has no sample {name} of spec {self.spec_digest[:12]}; extract it first")
+        return catalog.rows(at)

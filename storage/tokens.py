@@ -18,6 +18,7 @@ from storage.columns import DOCUMENT, Column, ColumnWriter
 from storage.digests import canonical_json, sample_hash, sha256_hex
 from storage.errors import ChecksumError, CorruptObjectError, SampleShapeError
 from storage.files import commit, missing_is_torn, read_document, staging, write_file
+from storage.hashes import Hashes, names_of
 from storage.layout import FORMAT_VERSION, tokens_folder
 from storage.specs import TokensSpec
 
@@ -188,8 +189,13 @@ class Tokens:
     @property
     def sample_hashes(self) -> list[str]:
         """The sample hash of each kept row, duplicates included."""
+        return names_of(self.hashes)
+
+    @property
+    def hashes(self) -> Hashes:
+        """The same as uint8[n, 32]: 32 bytes each instead of 113."""
         with missing_is_torn(f"tokens artifact {self.digest}"):
-            return [row.tobytes().hex() for row in self._columns["sample_hash"][:]]
+            return self._columns["sample_hash"][:]
 
     def input_ids(self, i: int) -> npt.NDArray[np.int32]:
         """Return the token ids of kept row `i`, int32[num_tokens]."""

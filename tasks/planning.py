@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import SpecError
+from storage.catalog import read_catalog
+from storage.hashes import Hashes, distinct
+from storage.layout import check_version
 from storage.packs import SHARD_BYTES, SHARDS_PER_PACK
 from storage.specs import StateSpec
-from storage.store import open_store
 from storage.tokens import Tokens
 from tasks.batches import make_units
 from tasks.errors import NotEnoughSpaceError
@@ -58,20 +59,18 @@ class Plan:
 
 def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
     """Ask the store what it lacks; reads directory listings and indexes, and loads no model."""
-    hashes = tokens.sample_hashes
-    first_of = {name: index for index, name in reversed(list(enumerate(hashes)))}
-    distinct = sorted(first_of.values())
+    hashes = tokens.hashes
+    samples = distinct(hashes)
     lengths = np.diff(tokens.offsets)
-    known = _known_hashes(store, spec)
-    missing = np.array([index for index in distinct if hashes[index] not in known], np.int64)
+    missing = samples[_is_missing(store, spec, hashes[samples])]
     raw_bytes = int(lengths[missing].sum()) * spec.bytes_per_token
     return Plan(
         rows=len(hashes),
-        duplicates=len(hashes) - len(distinct),
-        reused=len(distinct) - len(missing),
+        duplicates=len(hashes) - len(samples),
+        reused=len(samples) - len(missing),
         missing=missing,
         lengths=lengths[missing],
-        tokens=int(lengths[distinct].sum()),
+        tokens=int(lengths[samples].sum()),
         raw_bytes=raw_bytes,
         stored_bytes=int(raw_bytes / EXPECTED_RATIO),
         free_bytes=shutil.disk_usage(existing_parent(store)).free,
@@ -99,13 +98,11 @@ def cut_units(plan: Plan, *, unit_tokens: int, num_groups: int) -> list[npt.NDAr
     return [plan.missing[unit] for unit in units if unit]
 
 
-def _known_hashes(store: Path, spec: StateSpec) -> frozenset[str]:
+def _is_missing(store: Path, spec: StateSpec, hashes: Hashes) -> npt.NDArray[np.bool_]:
     if not store.exists():
-        return frozenset()
-    try:
-        return frozenset(open_store(store, spec.digest()))
-    except SpecError:  # no run with this spec has been here
-        return frozenset()
+        return np.ones(len(hashes), bool)
+    check_version(store)
+    return read_catalog(store, spec).index.find(hashes) < 0
 
 
 def existing_parent(path: Path) -> Path:

@@ -13,7 +13,8 @@ from storage import StateSpec, open_store, packs
 from storage.checks import Finding, check_store, repair
 from storage.errors import CorruptObjectError, StoreFullError
 from storage.objects import ObjectWriter, open_loose
-from storage.pack_index import Pack, open_pack
+from storage.pack_index import Pack
+from storage.pack_listing import open_pack
 from storage.packs import compact
 
 

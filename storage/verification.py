@@ -1,0 +1,44 @@
+"""Checks of the stored bytes of one sample that need no decoding."""
+
+from storage.codecs import crc32c, strip_checksum
+from storage.digests import sample_hash
+from storage.errors import ChecksumError, HashMismatchError
+from storage.samples import StoredRows
+
+
+def verify_ids(rows: StoredRows, name: str) -> None:
+    """Check that the stored token ids have the sample hash under which they are stored.
+
+    Raises:
+        FileNotFoundError, CorruptObjectError: they are missing, damaged or others.
+    """
+    found = sample_hash(rows.input_ids())
+    if found != name:
+        raise HashMismatchError(f"token ids stored under {name} have sample hash {found}; use aerie validate --repair")
+
+
+def verify_chunks(rows: StoredRows) -> int:
+    """Check the crc32c of each encoded inner chunk, and that over all of them; give their bytes.
+
+    Raises:
+        FileNotFoundError, CorruptObjectError: a chunk is missing or damaged.
+    """
+    num_bytes = checksum = 0
+    for chunk in rows.encoded():
+        strip_checksum(chunk.data, f"chunk {chunk.chunk}, slot {chunk.slot}")
+        num_bytes += len(chunk.data)
+        checksum = crc32c(chunk.data, checksum)
+    verify_checksum(rows, checksum)
+    return num_bytes
+
+
+def verify_checksum(rows: StoredRows, checksum: int) -> None:
+    """Check that the encoded chunks, whose crc32c in C order is `checksum`, are those that were recorded.
+
+    Raises:
+        ChecksumError: they are others, such as those of another sample.
+    """
+    if checksum != rows.checksum:
+        raise ChecksumError(
+            f"its chunks have crc32c {checksum:08x}, recorded is {rows.checksum:08x}; use aerie validate --repair"
+        )
