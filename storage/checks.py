@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from storage.codecs import crc32c, decode_chunk
+from storage.codecs import decode_chunk, join_checksum
 from storage.errors import CorruptObjectError, RowCountError
 from storage.files import TAKEN, clear_errors, make_folder, mark, missing_is_torn, read_document, remove_folders
 from storage.layout import check_version, loose_hashes, object_path, packs_folder, quarantine_folder, removals_folder
@@ -163,7 +163,7 @@ def _check_states(rows: StoredRows) -> int:
         values = decode_chunk(data, spec.stored_dtype, spec.hidden_size, f"chunk {chunk}, layer {spec.layers[slot]}")
         check.check(chunk, slot, values)
         num_bytes += len(data)
-        checksum = crc32c(data, checksum)
+        checksum = join_checksum(data, checksum)
     check.finish()
     verify_checksum(rows, checksum)
     return num_bytes

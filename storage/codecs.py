@@ -48,6 +48,15 @@ def strip_checksum(data: bytes, what: str) -> bytes:
     return body
 
 
+def join_checksum(encoded: bytes, joined: int = 0) -> int:
+    """Return the CRC-32C over the trailing checksums of inner chunks, given that over those before `encoded`.
+
+    Not over the chunks themselves: bytes that end in their own CRC-32C all have one and the same CRC-32C, so that over
+    several would depend on their lengths alone.
+    """
+    return crc32c(encoded[-CHECKSUM_BYTES:], joined)
+
+
 def encode_chunk(values: npt.NDArray[Any]) -> bytes:
     """Encode one inner chunk, `[TOKENS_PER_CHUNK, 1, hidden_size]` in little-endian and C order."""
     return add_checksum(BLOSC.encode(values))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, encode_chunk
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, encode_chunk, join_checksum
 from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
@@ -130,7 +130,7 @@ def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
 
 
 class _Shard:
-    """The bytes of a sample's one shard, and the crc32c over its encoded inner chunks once they have been taken."""
+    """The bytes of a sample's one shard, and the checksum over those of its inner chunks once they have been taken."""
 
     def __init__(self, states: npt.NDArray[Any]) -> None:
         self._states = states
@@ -140,7 +140,7 @@ class _Shard:
         index = ShardIndex()
         for encoded in map(encode_chunk, self._padded_chunks()):
             index.append(len(encoded))
-            self.checksum = crc32c(encoded, self.checksum)
+            self.checksum = join_checksum(encoded, self.checksum)
             yield encoded
         yield index.encode(len(index))
 

@@ -57,7 +57,7 @@ class Pack:
         hashes: uint8[n, 32], hashes of its samples, ascending.
         row_start: int64[n], first row of each sample.
         num_tokens: int64[n], rows of each sample.
-        checksum: uint32[n], crc32c over each sample's encoded inner chunks in C order.
+        checksum: uint32[n], crc32c over the checksums of each sample's inner chunks in C order.
 
     Raises:
         FileNotFoundError: a file of the index is missing.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, strip_checksum
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, join_checksum, strip_checksum
 from storage.columns import ColumnWriter, chunk_key, write_column
 from storage.files import create_file, write_file
 from storage.hashes import hashes_of
@@ -68,7 +68,7 @@ class PackWriter:
         for chunk in chunks:
             strip_checksum(chunk.data, f"sample {name}, chunk {chunk.chunk}, slot {chunk.slot}")
             self._append_chunk(chunk.data)
-            checksum = crc32c(chunk.data, checksum)
+            checksum = join_checksum(chunk.data, checksum)
         padded = np.zeros(chunk_count(len(input_ids)) * TOKENS_PER_CHUNK, "<i4")
         padded[: len(input_ids)] = input_ids
         self._ids.append(padded)

@@ -99,7 +99,8 @@ class StoredRows:
         ids: the group's `input_ids`.
         row_start: first row of the sample in both; a multiple of `TOKENS_PER_CHUNK`.
         num_tokens: rows of the sample.
-        checksum: crc32c over its encoded inner chunks in C order, as recorded beside them; it ties them to the sample.
+        checksum: crc32c over the checksums of its inner chunks in C order, as recorded beside them; it ties them to the
+            sample.
     """
 
     states: StateArray

@@ -1,6 +1,6 @@
 """Checks of the stored bytes of one sample that need no decoding."""
 
-from storage.codecs import crc32c, strip_checksum
+from storage.codecs import join_checksum, strip_checksum
 from storage.digests import sample_hash
 from storage.errors import ChecksumError, HashMismatchError
 from storage.samples import StoredRows
@@ -18,7 +18,7 @@ def verify_ids(rows: StoredRows, name: str) -> None:
 
 
 def verify_chunks(rows: StoredRows) -> int:
-    """Check the crc32c of each encoded inner chunk, and that over all of them; give their bytes.
+    """Check the crc32c of each encoded inner chunk, and that over all of these; give the chunks' bytes.
 
     Raises:
         FileNotFoundError, CorruptObjectError: a chunk is missing or damaged.
@@ -27,18 +27,19 @@ def verify_chunks(rows: StoredRows) -> int:
     for chunk in rows.encoded():
         strip_checksum(chunk.data, f"chunk {chunk.chunk}, slot {chunk.slot}")
         num_bytes += len(chunk.data)
-        checksum = crc32c(chunk.data, checksum)
+        checksum = join_checksum(chunk.data, checksum)
     verify_checksum(rows, checksum)
     return num_bytes
 
 
 def verify_checksum(rows: StoredRows, checksum: int) -> None:
-    """Check that the encoded chunks, whose crc32c in C order is `checksum`, are those that were recorded.
+    """Check that inner chunks, over whose checksums in C order that is `checksum`, are those that were recorded.
 
     Raises:
         ChecksumError: they are others, such as those of another sample.
     """
     if checksum != rows.checksum:
         raise ChecksumError(
-            f"its chunks have crc32c {checksum:08x}, recorded is {rows.checksum:08x}; use aerie validate --repair"
+            f"the checksums of its chunks have crc32c {checksum:08x}, recorded is {rows.checksum:08x}; "
+            "use aerie validate --repair"
         )

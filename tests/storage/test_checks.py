@@ -44,11 +44,21 @@ def test_a_sound_store_has_no_findings(filled) -> None:
     assert (report.checked, report.findings, report.bytes) == (len(filled.samples), [], loose_bytes)
 
 
-def test_the_sound_states_of_another_sample_are_noticed(make_filled: Callable) -> None:
+def write_noise(filled, seed: int) -> Path:
+    """Write a sample whose chunks cannot be compressed, so that they are as long as those of any other."""
+    bits = np.random.default_rng(seed).integers(0x0080, 0x7F80, (60, 3, 48), np.uint16)
+    name = ObjectWriter(filled.path, filled.spec).write(np.array([seed], np.int32).repeat(60), bits).sample_hash
+    return filled.path / "objects" / filled.digest / name[:2] / name
+
+
+@pytest.mark.parametrize("write", [lambda filled, seed: filled.objects()[seed], write_noise])
+def test_the_sound_states_of_another_sample_are_noticed(make_filled: Callable, write: Callable) -> None:
     """Its chunks and its index have checksums of their own, and travel with them."""
     filled = make_filled((60, 60))
-    victim, other = filled.objects()
+    victim, other = (write(filled, seed) for seed in (0, 1))
     shard = "hidden_states/c/0/0/0"
+    if write is write_noise:
+        assert (victim / shard).stat().st_size == (other / shard).stat().st_size
     shutil.copyfile(other / shard, victim / shard)
     assert found(filled) == [(victim.name, "checksum")]
     packed = compact(filled.path, filled.digest)
