@@ -1,7 +1,7 @@
 """The one codec chain of inner chunks: bytes (little-endian), blosc, crc32c; the same bytes as zarr's own pipeline."""
 
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -14,15 +14,23 @@ TOKENS_PER_CHUNK = 256
 # Blosc's own block size cuts the exponent plane into pieces too small for zstd: ratio 1.24 instead of 1.42.
 BLOCK_BYTES = 1 << 20
 CHECKSUM_BYTES = 4
+# The CRC-32C of any bytes followed by their own CRC-32C, little-endian.
+CHECKED = 0x48674BC7
+# https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst: bytes decoded, size of a block, bytes encoded.
+BLOSC_HEADER = struct.Struct("<4x3I")
+
+Buffer = bytes | memoryview
+B = TypeVar("B", bytes, memoryview)
 
 BLOSC = Blosc(cname="zstd", clevel=1, shuffle=Blosc.SHUFFLE, blocksize=BLOCK_BYTES)
 # Callers encode on threads of their own; Blosc's would fight with them over the cores.
 blosc.set_nthreads(1)
 
 
-def crc32c(data: bytes, value: int = 0) -> int:
+def crc32c(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C of `data`, continuing from `value`."""
-    return int(google_crc32c.extend(value, data))
+    # It takes bytes and arrays, but no memoryview; and works without the GIL.
+    return int(google_crc32c.extend(value, data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
 
 
 def add_checksum(data: bytes) -> bytes:
@@ -30,7 +38,7 @@ def add_checksum(data: bytes) -> bytes:
     return data + struct.pack("<I", crc32c(data))
 
 
-def strip_checksum(data: bytes, what: str) -> bytes:
+def strip_checksum(data: B, what: str) -> B:
     """Return `data` without its trailing CRC-32C.
 
     Raises:
@@ -39,16 +47,16 @@ def strip_checksum(data: bytes, what: str) -> bytes:
     """
     if len(data) < CHECKSUM_BYTES:
         raise TornObjectError(f"{what} has {len(data)} bytes, less than a checksum; use aerie validate --repair")
-    body = data[:-CHECKSUM_BYTES]
-    (stored,) = struct.unpack("<I", data[-CHECKSUM_BYTES:])
-    if crc32c(body) != stored:
+    body: B = data[:-CHECKSUM_BYTES]
+    if crc32c(data) != CHECKED:
+        (stored,) = struct.unpack("<I", data[-CHECKSUM_BYTES:])
         raise ChecksumError(
             f"{what} has crc32c {crc32c(body):08x}, stored is {stored:08x}; use aerie validate --repair"
         )
     return body
 
 
-def join_checksum(encoded: bytes, joined: int = 0) -> int:
+def join_checksum(encoded: Buffer, joined: int = 0) -> int:
     """Return the CRC-32C over the trailing checksums of inner chunks, given that over those before `encoded`.
 
     Not over the chunks themselves: bytes that end in their own CRC-32C all have one and the same CRC-32C, so that over
@@ -62,23 +70,33 @@ def encode_chunk(values: npt.NDArray[Any]) -> bytes:
     return add_checksum(BLOSC.encode(values))
 
 
-def decode_chunk(encoded: bytes, dtype: np.dtype[Any], hidden_size: int, what: str) -> npt.NDArray[Any]:
-    """Decode one inner chunk to `[TOKENS_PER_CHUNK, hidden_size]`.
+def decode_chunk(
+    encoded: Buffer, dtype: np.dtype[Any], hidden_size: int, what: str, out: npt.NDArray[Any] | None = None
+) -> npt.NDArray[Any]:
+    """Decode one inner chunk to `[TOKENS_PER_CHUNK, hidden_size]`; into `out`, which is contiguous, if it is given.
 
     Raises:
         CorruptObjectError: the checksum, the compressed stream or the size is wrong.
     """
-    compressed = strip_checksum(encoded, what)
+    stream = strip_checksum(memoryview(encoded), what)
+    _check_header(stream, TOKENS_PER_CHUNK * hidden_size * dtype.itemsize, what)
+    values = np.empty((TOKENS_PER_CHUNK, hidden_size), dtype) if out is None else out
     try:
-        raw = BLOSC.decode(compressed)
+        BLOSC.decode(stream, out=values)
     except RuntimeError as error:
         raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; use aerie validate --repair") from error
-    expected = TOKENS_PER_CHUNK * hidden_size * dtype.itemsize
-    if len(raw) != expected:
+    return values
+
+
+def _check_header(stream: Buffer, expected_bytes: int, what: str) -> None:
+    """Refuse a stream whose decoding would not fill exactly `expected_bytes`: Blosc itself takes a larger output."""
+    if len(stream) < BLOSC_HEADER.size or BLOSC_HEADER.unpack_from(stream)[2] != len(stream):
+        raise CorruptObjectError(f"{what} is not a Blosc stream of {len(stream)} bytes; use aerie validate --repair")
+    num_bytes = BLOSC_HEADER.unpack_from(stream)[0]
+    if num_bytes != expected_bytes:
         raise CorruptObjectError(
-            f"{what} decodes to {len(raw)} bytes, expected {expected}; use aerie validate --repair"
+            f"{what} decodes to {num_bytes} bytes, expected {expected_bytes}; use aerie validate --repair"
         )
-    return np.frombuffer(raw, dtype).reshape(TOKENS_PER_CHUNK, hidden_size)
 
 
 def chunk_count(num_tokens: int) -> int:

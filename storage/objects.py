@@ -15,9 +15,10 @@ from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
 from storage.files import commit, folder_bytes, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, check_version, object_path
-from storage.samples import StateArray, StoredRows
+from storage.samples import StoredRows
 from storage.shards import ShardIndex
 from storage.specs import StateSpec, bits_of
+from storage.state_arrays import StateArray
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from storage.errors import CorruptObjectError
 from storage.files import read_document
 from storage.hashes import HASH_BYTES, NAMES_PER_PIECE, Hashes, is_ascending, names_of
 from storage.layout import FORMAT_VERSION
-from storage.samples import StateArray, StoredRows
+from storage.samples import StoredRows
 from storage.specs import StateSpec
+from storage.state_arrays import StateArray
 from storage.verification import verify_chunks, verify_ids
 
 

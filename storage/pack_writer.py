@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, join_checksum, strip_checksum
+from storage.codecs import TOKENS_PER_CHUNK, Buffer, chunk_count, join_checksum, strip_checksum
 from storage.columns import ColumnWriter, chunk_key, write_column
 from storage.files import create_file, write_file
 from storage.hashes import hashes_of
 from storage.pack_index import pack_documents, pack_id_of
-from storage.samples import EncodedChunk
 from storage.shards import ShardIndex
 from storage.specs import StateSpec
+from storage.state_arrays import EncodedChunk
 
 
 class PackWriter:
@@ -99,7 +99,7 @@ class PackWriter:
     def _chunks_per_shard(self) -> int:
         return self._shard_rows // TOKENS_PER_CHUNK * self._spec.num_captured
 
-    def _append_chunk(self, data: bytes) -> None:
+    def _append_chunk(self, data: Buffer) -> None:
         if self._file is None:
             self._file = create_file(self._folder, f"hidden_states/{chunk_key(self._shard, 3)}")
         self.num_bytes += self._file.write(data)

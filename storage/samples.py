@@ -1,93 +1,21 @@
 """One sample of a store: where its rows lie, loose or packed, and its states and token ids as numpy arrays."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
-from storage.columns import Column, chunk_key
-from storage.errors import SpecError, TornObjectError
+from storage.columns import Column
+from storage.errors import SpecError
 from storage.files import missing_is_torn
-from storage.shards import MISSING, decode_index, index_size
 from storage.specs import LayerId, StateSpec
+from storage.state_arrays import EncodedChunk, StateArray
 
 T = TypeVar("T")
-
-
-class EncodedChunk(NamedTuple):
-    """One encoded inner chunk: number of its token-chunk within the sample, slot of its layer, bytes."""
-
-    chunk: int
-    slot: int
-    data: bytes
-
-
-class StateArray:
-    """A `hidden_states` array on disk, read by encoded inner chunk.
-
-    Args:
-        path: the array's folder.
-        spec: gives the number of layers and the hidden size.
-        shard_rows: rows of a shard, a multiple of `TOKENS_PER_CHUNK`.
-    """
-
-    def __init__(self, path: Path, spec: StateSpec, shard_rows: int) -> None:
-        self.spec = spec
-        self._path = path
-        self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
-        self._indexes: dict[int, npt.NDArray[Any]] = {}
-
-    def read(self, chunks: range, slots: Sequence[int]) -> Iterator[EncodedChunk]:
-        """Read inner chunks in C order.
-
-        Args:
-            chunks: token-chunks, counted from the array's first row; in the result they count from `chunks.start`.
-            slots: layers, by their position in the array.
-
-        Raises:
-            FileNotFoundError: a shard is missing.
-            CorruptObjectError: a chunk is missing or lies outside its shard, or the shard's index is damaged.
-        """
-        for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
-            first = shard * self._chunks_per_shard
-            path = self.shard_path(shard)
-            with path.open("rb") as file:
-                index = self._index(shard, file.fileno(), path)
-                for chunk in range(max(chunks.start, first), min(chunks.stop, first + self._chunks_per_shard)):
-                    for slot in slots:
-                        entry = index[(chunk - first) * self.spec.num_captured + slot]
-                        yield EncodedChunk(chunk - chunks.start, slot, _read_entry(file.fileno(), entry, path))
-
-    def shard_path(self, shard: int) -> Path:
-        """Return the file of a shard."""
-        return self._path / chunk_key(shard, 3)
-
-    def _index(self, shard: int, descriptor: int, path: Path) -> npt.NDArray[Any]:
-        if shard not in self._indexes:
-            num_chunks = self._chunks_per_shard * self.spec.num_captured
-            num_bytes = index_size(num_chunks)
-            start = os.fstat(descriptor).st_size - num_bytes
-            if start < 0:
-                raise TornObjectError(
-                    f"{path} is shorter than its index of {num_bytes} bytes; use aerie validate --repair"
-                )
-            self._indexes[shard] = decode_index(os.pread(descriptor, num_bytes, start), num_chunks, f"index of {path}")
-        return self._indexes[shard]
-
-
-def _read_entry(descriptor: int, entry: npt.NDArray[Any], path: Path) -> bytes:
-    offset, num_bytes = entry
-    if offset == MISSING:
-        raise TornObjectError(f"{path} lacks an inner chunk; use aerie validate --repair")
-    if int(offset) + int(num_bytes) > os.fstat(descriptor).st_size:
-        raise TornObjectError(f"{path} ends before byte {int(offset) + int(num_bytes)}; use aerie validate --repair")
-    return os.pread(descriptor, int(num_bytes), int(offset))
 
 
 @dataclass(frozen=True)
@@ -127,18 +55,26 @@ class StoredRows:
         """Return rows start..stop of the layers at `slots`, in the dtype on disk."""
         spec = self.states.spec
         out = np.empty((stop - start, len(slots), spec.hidden_size), spec.stored_dtype)
+        self.read_into(out, slots, start)
+        return out
+
+    def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int) -> None:
+        """Read rows from `start` of the layers at `slots` into `out` [rows, len(slots), hidden_size]."""
         if not out.size:
-            return out
+            return
+        spec, stop = self.states.spec, start + len(out)
+        scratch = np.empty((TOKENS_PER_CHUNK, spec.hidden_size), spec.stored_dtype)
         wanted = self.chunks[start // TOKENS_PER_CHUNK : chunk_count(stop)]
-        columns = {slot: [i for i, s in enumerate(slots) if s == slot] for slot in slots}
-        for chunk, slot, data in self.states.read(wanted, sorted(columns)):
-            values = decode_chunk(
-                data, spec.stored_dtype, spec.hidden_size, f"chunk {chunk}, layer {spec.layers[slot]}"
-            )
+        for chunk, slot, data in self.states.read(wanted, sorted(set(slots))):
             first = (start // TOKENS_PER_CHUNK + chunk) * TOKENS_PER_CHUNK
             low, high = max(start, first), min(stop, first + TOKENS_PER_CHUNK)
-            out[low - start : high - start, columns[slot]] = values[low - first : high - first, None]
-        return out
+            columns = [out[low - start : high - start, i] for i, s in enumerate(slots) if s == slot]
+            is_direct = columns[0].shape == scratch.shape and columns[0].flags.c_contiguous
+            target = columns[0] if is_direct else scratch
+            what = f"chunk {wanted.start - self.chunks.start + chunk}, layer {spec.layers[slot]}"
+            decode_chunk(data, spec.stored_dtype, spec.hidden_size, what, target)
+            for column in columns[is_direct:]:
+                column[...] = target[low - first : high - first]
 
 
 class Sample:

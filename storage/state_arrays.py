@@ -1,0 +1,124 @@
+"""A `hidden_states` array on disk, read by encoded inner chunk; those that lie together are read together."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from storage.codecs import TOKENS_PER_CHUNK
+from storage.columns import chunk_key
+from storage.errors import TornObjectError
+from storage.shards import MISSING, decode_index, index_size
+from storage.specs import StateSpec
+
+# Chunks back to back in a shard are read together until they have as many bytes: a call costs more than to copy a small
+# chunk, and what is decoded next should still be in the processor's cache.
+PIECE_BYTES = 1 << 20
+
+
+class EncodedChunk(NamedTuple):
+    """One encoded inner chunk: number of its token-chunk within the sample, slot of its layer, bytes."""
+
+    chunk: int
+    slot: int
+    data: memoryview
+
+
+class _Entry(NamedTuple):
+    chunk: int
+    slot: int
+    offset: int
+    num_bytes: int
+
+
+class StateArray:
+    """A `hidden_states` array on disk; it holds no file open between reads, so threads and forks may share it.
+
+    Args:
+        path: the array's folder.
+        spec: gives the number of layers and the hidden size.
+        shard_rows: rows of a shard, a multiple of `TOKENS_PER_CHUNK`.
+    """
+
+    def __init__(self, path: Path, spec: StateSpec, shard_rows: int) -> None:
+        self.spec = spec
+        self._path = path
+        self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
+        self._indexes: dict[int, npt.NDArray[Any]] = {}
+
+    def read(self, chunks: range, slots: Sequence[int]) -> Iterator[EncodedChunk]:
+        """Read inner chunks in C order.
+
+        Args:
+            chunks: token-chunks, counted from the array's first row; in the result they count from `chunks.start`.
+            slots: layers, by their position in the array.
+
+        Raises:
+            FileNotFoundError: a shard is missing.
+            CorruptObjectError: a chunk is missing or lies outside its shard, or the shard's index is damaged.
+        """
+        for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
+            path = self.shard_path(shard)
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                for piece in _pieces(self._entries(shard, chunks, slots, descriptor)):
+                    yield from _read_piece(descriptor, piece, path)
+            finally:
+                os.close(descriptor)
+
+    def shard_path(self, shard: int) -> str:
+        """Return the file of a shard."""
+        return f"{self._path}/{chunk_key(shard, 3)}"
+
+    def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> Iterator[_Entry]:
+        first = shard * self._chunks_per_shard
+        here = range(max(chunks.start, first), min(chunks.stop, first + self._chunks_per_shard))
+        index = self._index(shard, descriptor)[here.start - first : here.stop - first]
+        for chunk, row in zip(here, index.tolist(), strict=True):
+            for slot in slots:
+                yield _Entry(chunk - chunks.start, slot, *row[slot])
+
+    def _index(self, shard: int, descriptor: int) -> npt.NDArray[Any]:
+        """Return uint64[token-chunks of a shard, num_captured, 2]: offset and length of each inner chunk."""
+        if shard not in self._indexes:
+            path = self.shard_path(shard)
+            num_chunks = self._chunks_per_shard * self.spec.num_captured
+            num_bytes = index_size(num_chunks)
+            start = os.fstat(descriptor).st_size - num_bytes
+            if start < 0:
+                raise TornObjectError(
+                    f"{path} is shorter than its index of {num_bytes} bytes; use aerie validate --repair"
+                )
+            index = decode_index(os.pread(descriptor, num_bytes, start), num_chunks, f"index of {path}")
+            self._indexes[shard] = index.reshape(self._chunks_per_shard, self.spec.num_captured, 2)
+        return self._indexes[shard]
+
+
+def _pieces(entries: Iterator[_Entry]) -> Iterator[list[_Entry]]:
+    """Group the inner chunks that lie back to back, up to `PIECE_BYTES`; a larger one is a piece alone."""
+    piece: list[_Entry] = []
+    num_bytes = 0
+    for entry in entries:
+        fits = bool(piece) and entry.offset == piece[0].offset + num_bytes
+        if piece and not (fits and num_bytes + entry.num_bytes <= PIECE_BYTES):
+            yield piece
+            piece, num_bytes = [], 0
+        piece.append(entry)
+        num_bytes += entry.num_bytes
+    if piece:
+        yield piece
+
+
+def _read_piece(descriptor: int, piece: list[_Entry], path: str) -> Iterator[EncodedChunk]:
+    start, last = piece[0].offset, piece[-1]
+    if MISSING in (start, last.offset):  # a missing chunk is never back to back with another
+        raise TornObjectError(f"{path} lacks an inner chunk; use aerie validate --repair")
+    stop = last.offset + last.num_bytes
+    data = memoryview(os.pread(descriptor, stop - start, start))
+    if len(data) < stop - start:
+        raise TornObjectError(f"{path} ends before byte {stop}; use aerie validate --repair")
+    for entry in piece:
+        offset = entry.offset - start
+        yield EncodedChunk(entry.chunk, entry.slot, data[offset : offset + entry.num_bytes])
