@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
 from storage.columns import Column
-from storage.errors import SpecError
 from storage.files import missing_is_torn
 from storage.specs import LayerId, StateSpec
 from storage.state_arrays import EncodedChunk, StateArray
@@ -54,27 +52,30 @@ class StoredRows:
     def hidden_states(self, slots: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows start..stop of the layers at `slots`, in the dtype on disk."""
         spec = self.states.spec
-        out = np.empty((stop - start, len(slots), spec.hidden_size), spec.stored_dtype)
+        out = np.empty((len(slots), stop - start, spec.hidden_size), spec.stored_dtype)
         self.read_into(out, slots, start)
-        return out
+        return out.transpose(1, 0, 2)
 
     def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int) -> None:
-        """Read rows from `start` of the layers at `slots` into `out` [rows, len(slots), hidden_size]."""
+        """Read rows from `start` of the layers at `slots` into `out` [len(slots), rows, hidden_size], each contiguous.
+
+        Layers come first, since an inner chunk has one: it is then decoded into its place, which saves a copy.
+        """
+        stop = start + out.shape[1]
         if not out.size:
             return
-        spec, stop = self.states.spec, start + len(out)
+        spec = self.states.spec
         scratch = np.empty((TOKENS_PER_CHUNK, spec.hidden_size), spec.stored_dtype)
-        wanted = self.chunks[start // TOKENS_PER_CHUNK : chunk_count(stop)]
-        for chunk, slot, data in self.states.read(wanted, sorted(set(slots))):
-            first = (start // TOKENS_PER_CHUNK + chunk) * TOKENS_PER_CHUNK
+        first_chunk = start // TOKENS_PER_CHUNK
+        for chunk, slot, data in self.states.read(self.chunks[first_chunk : chunk_count(stop)], sorted(set(slots))):
+            first = (first_chunk + chunk) * TOKENS_PER_CHUNK
             low, high = max(start, first), min(stop, first + TOKENS_PER_CHUNK)
-            columns = [out[low - start : high - start, i] for i, s in enumerate(slots) if s == slot]
-            is_direct = columns[0].shape == scratch.shape and columns[0].flags.c_contiguous
-            target = columns[0] if is_direct else scratch
-            what = f"chunk {wanted.start - self.chunks.start + chunk}, layer {spec.layers[slot]}"
+            places = [out[i, low - start : high - start] for i, wanted in enumerate(slots) if wanted == slot]
+            target = places.pop() if high - low == TOKENS_PER_CHUNK else scratch
+            what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
             decode_chunk(data, spec.stored_dtype, spec.hidden_size, what, target)
-            for column in columns[is_direct:]:
-                column[...] = target[low - first : high - first]
+            for place in places:
+                place[...] = target[low - first : high - first]
 
 
 class Sample:
@@ -84,18 +85,22 @@ class Sample:
         sample_hash: its name.
         spec: what its states depend on.
         locate: finds its rows; called again when they have moved into a pack meanwhile.
+
+    Attributes:
+        sample_hash: its name.
+        stored_rows: where its rows lie, as last found.
     """
 
     def __init__(self, sample_hash: str, spec: StateSpec, locate: Callable[[], StoredRows]) -> None:
         self.sample_hash = sample_hash
         self._spec = spec
         self._locate = locate
-        self._rows = locate()
+        self.stored_rows = locate()
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens, the first axis of both arrays."""
-        return self._rows.num_tokens
+        return self.stored_rows.num_tokens
 
     @property
     def input_ids(self) -> npt.NDArray[np.int32]:
@@ -109,6 +114,8 @@ class Sample:
     def hidden_states(self, layers: Sequence[LayerId] | None = None, rows: slice | None = None) -> npt.NDArray[Any]:
         """Return states [rows, len(layers), hidden_size] in the storage dtype (bfloat16 as `ml_dtypes.bfloat16`).
 
+        In memory each layer is contiguous, [rows, hidden_size], and the layers follow each other.
+
         Args:
             layers: captured layers, in the order wanted; all by default.
             rows: a slice of step 1 over the tokens; all by default. Only the chunks it touches are decoded.
@@ -118,22 +125,33 @@ class Sample:
             ValueError: the slice has another step.
             CorruptObjectError: the stored bytes are damaged.
         """
-        slots = [self._slot(layer) for layer in (self._spec.layers if layers is None else layers)]
+        slots, wanted = self._spec.slots_of(layers), self.row_range(rows)
+        values = self._read(lambda found: found.hidden_states(slots, wanted.start, wanted.stop))
+        return self._spec.view_logical(values)
+
+    def row_range(self, rows: slice | None) -> range:
+        """Return the tokens that a slice of step 1 means.
+
+        Raises:
+            ValueError: the slice has another step.
+        """
         start, stop, step = (rows or slice(None)).indices(self.num_tokens)
         if step != 1:
             raise ValueError(f"rows have step {step}, only 1 is read; take the step from the result")
-        values = self._read(lambda found: found.hidden_states(slots, start, max(start, stop)))
-        return values.view(ml_dtypes.bfloat16) if self._spec.storage_dtype == "bfloat16" else values
+        return range(start, max(start, stop))
 
-    def _slot(self, layer: LayerId) -> int:
-        if layer not in self._spec.layers:
-            raise SpecError(f"layer {layer!r} was not captured; the store has {list(self._spec.layers)}")
-        return self._spec.layers.index(layer)
+    def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int) -> None:
+        """Read as `StoredRows.read_into`, wherever the rows are by now.
+
+        Raises:
+            CorruptObjectError: the stored bytes are damaged.
+        """
+        self._read(lambda found: found.read_into(out, slots, start))
 
     def _read(self, read: Callable[[StoredRows], T]) -> T:
         try:
-            return read(self._rows)
+            return read(self.stored_rows)
         except FileNotFoundError:
-            self._rows = self._locate()
+            self.stored_rows = self._locate()
         with missing_is_torn(f"sample {self.sample_hash}"):
-            return read(self._rows)
+            return read(self.stored_rows)

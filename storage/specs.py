@@ -1,10 +1,11 @@
 """What states and tokens depend on: `StateSpec`, `TokensSpec`, their JSON and their digests."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -105,6 +106,21 @@ class StateSpec:
     def bytes_per_token(self) -> int:
         """Raw bytes of one token's states in the storage dtype, before compression."""
         return self.num_captured * self.hidden_size * self.stored_dtype.itemsize
+
+    def slots_of(self, layers: Sequence[LayerId] | None) -> list[int]:
+        """Return the positions of captured layers on the middle axis; of all by default.
+
+        Raises:
+            SpecError: a layer was not captured.
+        """
+        lacking = [layer for layer in layers or () if layer not in self.layers]
+        if lacking:
+            raise SpecError(f"layer {lacking[0]!r} was not captured; the store has {list(self.layers)}")
+        return [self.layers.index(layer) for layer in (self.layers if layers is None else layers)]
+
+    def view_logical(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return values in the dtype on disk as values in the storage dtype, without a copy."""
+        return values.view(ml_dtypes.bfloat16) if self.storage_dtype == "bfloat16" else values
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values; `from_json` takes it back."""

@@ -1,9 +1,11 @@
 """A store as a mapping from sample hash to sample; creating and opening one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.catalog import LOOSE, read_catalog
 from storage.digests import canonical_json, is_digest, sha256_hex
@@ -22,8 +24,9 @@ from storage.layout import (
     spec_path,
 )
 from storage.objects import open_loose
+from storage.parallel_reads import read_samples
 from storage.samples import Sample, StoredRows
-from storage.specs import StateSpec
+from storage.specs import LayerId, StateSpec
 
 
 def init_store(path: Path) -> None:
@@ -171,6 +174,30 @@ class Store(Mapping[str, Sample]):
         names = list(hashes)
         positions = self.catalog.index.find(hashes_of(names))
         return [names[i] for i in np.flatnonzero(positions < 0)]
+
+    def read_hidden_states(
+        self,
+        hashes: Iterable[str],
+        layers: Sequence[LayerId] | None = None,
+        rows: slice | None = None,
+        *,
+        threads: int | None = None,
+    ) -> list[npt.NDArray[Any]]:
+        """Read the states of many samples on threads: for each what `store[name].hidden_states(layers, rows)` returns.
+
+        The arrays are views of one block of memory, which lives as long as one of them.
+
+        Args:
+            hashes: the samples; one may come again.
+            layers: captured layers, in the order wanted; all by default.
+            rows: a slice of step 1 over the tokens of each sample; all by default.
+            threads: that read and decode; by default one a core, at most 16.
+
+        Raises:
+            SampleNotFoundError: there is no such sample.
+            SpecError, ValueError, CorruptObjectError: as for one sample.
+        """
+        return read_samples([self[name] for name in hashes], self.spec, layers, rows, threads)
 
     def num_tokens(self) -> int:
         """Return the tokens of all samples; one small file is read for each loose one.

@@ -1,0 +1,99 @@
+"""The states of many samples, decoded on threads into one block of memory."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.codecs import TOKENS_PER_CHUNK
+from storage.samples import Sample
+from storage.specs import LayerId, StateSpec
+
+# A longer sample is shared among threads.
+PART_ROWS = 16 * TOKENS_PER_CHUNK
+# Several for each thread, so that all end together; few, since to hand one over costs more than to read a small sample.
+SHARES_PER_THREAD = 4
+MAX_THREADS = 16
+
+
+class _Part(NamedTuple):
+    """Rows of one sample from `start`, and where they go: [layers, rows, hidden_size]."""
+
+    sample: Sample
+    start: int
+    out: npt.NDArray[Any]
+
+
+def read_samples(
+    samples: Sequence[Sample],
+    spec: StateSpec,
+    layers: Sequence[LayerId] | None = None,
+    rows: slice | None = None,
+    threads: int | None = None,
+) -> list[npt.NDArray[Any]]:
+    """Return what `Sample.hidden_states` returns for each of `samples`, as views of one block of memory.
+
+    Args:
+        samples: of one spec; the same one may come again.
+        spec: the spec.
+        layers: as for `Sample.hidden_states`.
+        rows: as for `Sample.hidden_states`, for each sample.
+        threads: that read and decode; all cores by default, at most `MAX_THREADS`.
+
+    Raises:
+        SpecError, ValueError, CorruptObjectError: as `Sample.hidden_states`.
+    """
+    slots = spec.slots_of(layers)
+    ranges = [sample.row_range(rows) for sample in samples]
+    ends = list(accumulate((len(wanted) for wanted in ranges), initial=0))
+    block = np.empty((len(slots), ends[-1], spec.hidden_size), spec.stored_dtype)
+    places = [block[:, start:stop] for start, stop in pairwise(ends)]
+    parts = [
+        _Part(sample, wanted.start + first, place[:, first : first + PART_ROWS])
+        for sample, wanted, place in zip(samples, ranges, places, strict=True)
+        for first in range(0, len(wanted), PART_ROWS)
+    ]
+    _read_parts(parts, slots, threads or min(len(os.sched_getaffinity(0)), MAX_THREADS))
+    return [spec.view_logical(place.transpose(1, 0, 2)) for place in places]
+
+
+def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:
+    def read(share: list[_Part]) -> list[_Part]:
+        return [part for part in share if not _read_part(part, slots)]
+
+    shares = list(_shares(parts, threads * SHARES_PER_THREAD if threads > 1 else 1))
+    if len(shares) < 2:  # noqa: PLR2004 - one share needs no second thread
+        moved = [part for share in shares for part in read(share)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            moved = [part for share in pool.map(read, shares) for part in share]
+    for part in moved:  # here, since finding a sample again changes the store that the threads read from
+        part.sample.read_into(part.out, slots, part.start)
+
+
+def _read_part(part: _Part, slots: Sequence[int]) -> bool:
+    """Read a part; False if a file of its sample has gone, as happens when it moves into a pack."""
+    try:
+        part.sample.stored_rows.read_into(part.out, slots, part.start)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _shares(parts: list[_Part], count: int) -> Iterator[list[_Part]]:
+    """Cut `parts`, in their order, into at most about `count` lists of about as many rows."""
+    target = sum(part.out.shape[1] for part in parts) / count
+    share: list[_Part] = []
+    num_rows = 0
+    for part in parts:
+        share.append(part)
+        num_rows += part.out.shape[1]
+        if num_rows >= target:
+            yield share
+            share, num_rows = [], 0
+    if share:
+        yield share
