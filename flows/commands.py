@@ -41,8 +41,9 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Say what a run would compute and whether there is room for it; loads no model and writes nothing."""
-    job = prepare_job(load_settings(**_given(arguments)))
+    settings = load_settings(**_given(arguments))
     with tempfile.TemporaryDirectory(prefix="aerie-plan-") as scratch, _progress():
+        job = prepare_job(settings, current_progress(_print_line))
         tokens = _tokens(job, Path(scratch), current_progress(_print_line))
         planned = make_plan(job.store, job.spec, tokens)
     _print_document("Plan", _plan_document(job, tokens, planned), as_json=arguments.json)
@@ -116,11 +117,11 @@ def compact(arguments: argparse.Namespace) -> int:
 
 
 def _extract(settings: Settings, *, as_json: bool) -> int:
-    prepare_job(settings)  # refuse in a second, before prefect is imported and its server started
-    require_home()
-    from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above
-
     with _progress():
+        prepare_job(settings, current_progress(_print_line))  # refuse before prefect is imported and its server started
+        require_home()
+        from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above
+
         result = extract_hidden_states(settings)
     _print_report(result.report, as_json=as_json)
     return 0
@@ -152,6 +153,9 @@ def _plan_document(job: Job, tokens: Tokens, planned: Plan) -> dict[str, Any]:
         "free_bytes": planned.free_bytes,
         "layers": list(job.spec.layers),
         "devices": [group.name for group in job.groups],
+        "model": str(job.settings.model),
+        "revision": job.revision,
+        "quantization": job.spec.quantization,
         "compute_dtype": job.spec.compute_dtype,
         "storage_dtype": job.spec.storage_dtype,
         "spec_digest": job.spec_digest,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.progress import Counting, Progress
 from flows.settings import Settings
 from storage.errors import StoreReadOnlyError
 from storage.layout import HEADER, check_version, entries
@@ -17,12 +18,15 @@ from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.precision import Precision, choose_precision
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
+from tasks.hub import find_model, find_revision
 from tasks.planning import Plan, existing_parent
 from tasks.tokens_specs import make_tokens_spec
 
 # A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
 # on a CPU a small batch shows progress and loses little to an interruption.
 BATCH_TOKENS = {"cuda": 16_384, "cpu": 2_048}
+# Reading less than this takes a few seconds, and nobody needs to be told.
+QUIET_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Job:
     def spec_digest(self) -> str:
         """The digest that names the states."""
         return self.spec.digest()
+
+    @property
+    def revision(self) -> str | None:
+        """The Hub revision of the model, where it lies in the Hub's cache."""
+        return find_revision(self.model.path)
 
     @property
     def data_bytes(self) -> int:
@@ -103,8 +112,12 @@ class Job:
         return max(1, min(8, cores // len(self.groups)))
 
 
-def prepare_job(settings: Settings) -> Job:
+def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     """Check everything that can be checked before work starts; nothing is written and no model is loaded.
+
+    Args:
+        settings: what the user asked for.
+        progress: where a first look at a large model is shown: all of its bytes are read.
 
     Raises:
         EngineError: the SGLang version, model, architecture, layers or devices.
@@ -112,7 +125,7 @@ def prepare_job(settings: Settings) -> Job:
         StorageError: the store has another format version, or its place is taken by something else.
     """
     engine_version = check_engine_version()
-    model = read_model(settings.model)
+    model = read_model(find_model(settings.model))
     groups = parse_devices(settings.devices)
     get_architecture(model.architecture, groups[0].kind)
     precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization)
@@ -120,7 +133,7 @@ def prepare_job(settings: Settings) -> Job:
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(
-        model_fingerprint=model_fingerprint(model.path),
+        model_fingerprint=_fingerprint(model.path, progress),
         architecture=model.architecture,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -133,6 +146,13 @@ def prepare_job(settings: Settings) -> Job:
     )
     tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
     return Job(settings, model, precision, spec, tokens_spec, groups, max_length)
+
+
+def _fingerprint(model: Path, progress: Progress | None) -> str:
+    if progress is None:
+        return model_fingerprint(model)
+    counting = Counting(progress, "fingerprint", "bytes")
+    return model_fingerprint(model, lambda done, total: counting(done, total) if total >= QUIET_BYTES else None)
 
 
 def _check_store(path: Path) -> None:

@@ -63,6 +63,8 @@ class Run:
             tokens_computed=ledger.tokens_done(),
             bytes=measure_states(job.store, job.spec_digest),
             seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
+            model=str(job.settings.model),
+            revision=job.revision,
             spec=job.spec.to_json(),
             spec_digest=job.spec_digest,
             tokens_digest=self.tokens_digest if self.tokens else None,
@@ -90,7 +92,7 @@ def extract_hidden_states(settings: Settings) -> RunResult:
         SettingsError, EngineError, StorageError, TaskError: one line with the value, the limit and the cure.
     """
     progress = current_progress(get_run_logger().info)
-    job = prepare_job(settings)
+    job = prepare_job(settings, progress)
     init_store(job.store)
     run = Run(job, Ledger(progress, settings.max_quarantined))
     with _reported(run):

@@ -43,6 +43,8 @@ class RunReport(BaseModel):
         bytes: size of the spec's states in the store at the end of the run.
         seconds: by phase; `forward` and `write` are sums over the engines, the others wall time.
         quarantined: hash, reason and detail of each sample set aside.
+        model: the folder or the Hub id, as it was given.
+        revision: the model's Hub revision; null where it does not lie in the Hub's cache.
         tokens_digest: names the tokens artifact; null when the run ended before there was one.
     """
 
@@ -60,6 +62,8 @@ class RunReport(BaseModel):
     tokens_computed: int
     bytes: StoreBytes
     seconds: dict[str, float]
+    model: str
+    revision: str | None
     spec: dict[str, Any]
     spec_digest: str
     tokens_digest: str | None
@@ -132,6 +136,7 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
     ]
     rejects = tokens_folder(report.store, report.tokens_digest or "") / REJECTS if _total(rows["rejected"]) else ""
     notes = [("reasons", ", ".join(reasons)), ("rejects", f"{rejects}"), ("truncated", f"{report.truncated or ''}")]
+    notes += [("revision", report.revision or "")]
     return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
 
 

@@ -52,7 +52,10 @@ class Computation(BaseSettings):
         env_ignore_empty=True,
     )
 
-    model: UserPath = Field(title="Model", description="folder of a Hugging Face model with its tokenizer")
+    model: UserPath = Field(
+        title="Model",
+        description="folder of a Hugging Face model with its tokenizer, or its Hub id if it is in the local cache",
+    )
     data: Annotated[tuple[UserPath, ...], NoDecode, BeforeValidator(_split_paths)] = Field(
         title="Data", description="JSON Lines files of chats, each line an object with messages", min_length=1
     )

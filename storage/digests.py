@@ -1,10 +1,14 @@
 """Names derived from content: canonical JSON, sha256, sample hashes and digests of files."""
 
 import hashlib
+import io
 import json
 import os
+import threading
 import time
 import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,13 @@ SAMPLE_DOMAIN = b"aerie.sample.v1\0"
 DIGEST_LENGTH = 64
 # A file changed again within one tick of the kernel's clock keeps its ctime; ticks are 1 to 10 ms.
 CLOCK_TICK_NS = 100_000_000
+HASH_CHUNK_BYTES = 1 << 20
+# hashlib lets go of the GIL; more threads than this only make a disk seek.
+MAX_HASH_THREADS = 16
+PROGRESS_SECONDS = 1.0
+
+OnBytes = Callable[[int], None]
+OnProgress = Callable[[int, int], None]
 
 
 def canonical_json(value: Any) -> bytes:
@@ -57,10 +68,14 @@ def is_digest(text: str) -> bool:
     return len(text) == DIGEST_LENGTH and not set(text) - set("0123456789abcdef")
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Path, on_bytes: OnBytes | None = None) -> str:
     """Return the sha256 of a file's content, streamed, and remembered until the file changes.
 
     The memory is `$XDG_CACHE_HOME/aerie/digests`, keyed by resolved path, device, inode, size, mtime and ctime.
+
+    Args:
+        path: the file.
+        on_bytes: called with the number of bytes just read.
 
     Raises:
         OSError: the file cannot be read.
@@ -71,12 +86,76 @@ def file_digest(path: Path) -> str:
         remembered = _recall(entry)
         if remembered is not None:
             return remembered
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = _read_digest(file, on_bytes)
         after = os.fstat(file.fileno())
     settled = time.time_ns() - before.st_ctime_ns > CLOCK_TICK_NS
     if settled and _cache_entry(path, after) == entry:
         _remember(entry, digest)
     return digest
+
+
+def file_digests(paths: Sequence[Path], on_progress: OnProgress | None = None) -> list[str]:
+    """Return the `file_digest` of each file, read by several threads.
+
+    Args:
+        paths: the files.
+        on_progress: called about once a second with the bytes read and those to read in all; never when all digests
+            are remembered.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    stats = [path.stat() for path in paths]
+    total = sum(
+        stat.st_size for path, stat in zip(paths, stats, strict=True) if _recall(_cache_entry(path, stat)) is None
+    )
+    hashing = _Hashing(paths)
+    with ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1)) as pool:
+        pending = futures = [pool.submit(hashing.digest, index) for index in range(len(paths))]
+        try:
+            while pending:
+                finished, rest = wait(pending, timeout=PROGRESS_SECONDS, return_when=FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                pending = list(rest)
+                if on_progress is not None and total:
+                    on_progress(min(hashing.done, total), total)
+        except BaseException:  # Ctrl-C above all: nobody waits for hundreds of gigabytes
+            hashing.stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+class _Hashing:
+    """Files being hashed by threads, each of which counts for itself."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._counts = [0] * len(paths)
+        self.stopped = threading.Event()
+
+    @property
+    def done(self) -> int:
+        """Bytes read so far."""
+        return sum(self._counts)
+
+    def digest(self, index: int) -> str:
+        def count(num_bytes: int) -> None:
+            self._counts[index] += num_bytes
+            if self.stopped.is_set():
+                raise CancelledError
+
+        return file_digest(self._paths[index], count)
+
+
+def _read_digest(file: io.BufferedReader, on_bytes: OnBytes | None) -> str:
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(HASH_CHUNK_BYTES))
+    while num_bytes := file.readinto(buffer):
+        digest.update(buffer[:num_bytes])
+        if on_bytes is not None:
+            on_bytes(num_bytes)
+    return digest.hexdigest()
 
 
 def _cache_entry(path: Path, stat: os.stat_result) -> Path:

@@ -11,6 +11,7 @@ from tasks.engine.quantizations import compute_dtypes, describe_quantization
 NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 # Where checkpoints by NVIDIA's ModelOpt say how they are quantized, beside a config.json that says nothing of it.
 MODELOPT_CONFIG = "hf_quant_config.json"
+SHARD_INDEX = "model.safetensors.index.json"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -46,7 +47,7 @@ def read_model(path: Path) -> ModelInfo:
 
     Raises:
         ModelNotFoundError: the folder does not exist.
-        NotAModelError: it has no readable config.json, no weights, or lacks a needed field.
+        NotAModelError: it has no readable config.json, no weights or only a part of them, or lacks a needed field.
     """
     if not path.is_dir():
         raise ModelNotFoundError(
@@ -55,6 +56,7 @@ def read_model(path: Path) -> ModelInfo:
     config = _read_config(path)
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         raise NotAModelError(f"{path} has config.json but no weights ({', '.join(WEIGHT_PATTERNS)}); is it complete?")
+    _check_shards(path)
     return _describe(path, config)
 
 
@@ -64,6 +66,18 @@ def weight_files(path: Path) -> list[Path]:
         if found := sorted(path.glob(pattern)):
             return found
     return []
+
+
+def _check_shards(path: Path) -> None:
+    index = path / SHARD_INDEX
+    if not index.is_file():
+        return
+    shards = {str(name) for name in _read_json(index).get("weight_map", {}).values()}
+    if lacking := sorted(name for name in shards if not (path / name).is_file()):
+        raise NotAModelError(
+            f"{path} lacks {len(lacking)} of its {len(shards)} files of weights, first {lacking[0]}; "
+            "fetch the model again"
+        )
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import tensorstore
 from jobs import DUPLICATES, GOOD, LINES, REJECTED, Finished, snapshot, write_lines
 
 from flows import extract_hidden_states
+from flows.report import summarize
 from storage.store import open_store
 from storage.tokens import Tokens, open_tokens
 from tasks.engine.base import EngineOptions
@@ -42,6 +43,13 @@ def run_again(finished: Finished, folder: Path, **changes: Any) -> Finished:
     store = shutil.copytree(finished.store, folder / "store")
     settings = finished.settings_with(store=store, **changes)
     return Finished(settings, extract_hidden_states(settings))
+
+
+def test_the_report_names_the_model_and_its_hub_revision(finished: Finished) -> None:
+    report = finished.report
+    assert (report.model, report.revision) == (str(finished.settings.model), None)
+    assert "revision" not in dict(summarize(report))
+    assert dict(summarize(report.model_copy(update={"revision": "0123"})))["revision"] == "0123"
 
 
 def reference(finished: Finished, output_dtype: str) -> ReferenceEngine:

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import StateSpec, TokensSpec
-from storage.digests import CLOCK_TICK_NS, canonical_json, file_digest, sample_hash, sha256_hex
+from storage.digests import (
+    CLOCK_TICK_NS,
+    HASH_CHUNK_BYTES,
+    canonical_json,
+    file_digest,
+    file_digests,
+    sample_hash,
+    sha256_hex,
+)
 from storage.errors import SpecError
 from storage.hashes import hashes_of
 from storage.pack_index import pack_id_of
@@ -107,3 +115,48 @@ def test_an_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.Monk
     wait_a_tick(file)
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
     assert file_digest(file) == sha256_hex(b"one")
+
+
+class TestManyFiles:
+    @pytest.fixture
+    def files(self, tmp_path: Path, cache: Path) -> list[Path]:
+        """Return files of a few chunks each; they are old enough to be remembered."""
+        assert not cache.exists()
+        files = [tmp_path / f"{number}" for number in range(5)]
+        for number, file in enumerate(files):
+            file.write_bytes(bytes([number]) * (number * HASH_CHUNK_BYTES + number))
+        wait_a_tick(files[-1])
+        return files
+
+    def test_their_digests_are_those_of_each_alone(self, files: list[Path]) -> None:
+        assert file_digests(files) == [sha256_hex(file.read_bytes()) for file in files]
+        assert file_digests([]) == []
+
+    def test_what_was_read_is_told_and_what_is_remembered_is_not(self, files: list[Path]) -> None:
+        told: list[tuple[int, int]] = []
+        size = sum(file.stat().st_size for file in files)
+        first = file_digests(files, lambda done, total: told.append((done, total)))
+        assert told[-1] == (size, size)
+        assert told == sorted(told)
+        told.clear()
+        assert file_digests(files, lambda done, total: told.append((done, total))) == first
+        assert told == []
+        files[3].write_bytes(b"new")
+        file_digests(files, lambda done, total: told.append((done, total)))
+        assert told[-1] == (3, 3)
+
+    def test_a_file_that_cannot_be_read_is_named(self, files: list[Path]) -> None:
+        files[2].unlink()
+        with pytest.raises(FileNotFoundError, match=str(files[2])):
+            file_digests(files)
+
+    def test_an_interrupt_ends_it_without_reading_the_rest(self, tmp_path: Path) -> None:
+        """A sparse file that would take minutes; were it read to its end, the test would run into its timeout."""
+        with (tmp_path / "huge").open("wb") as file:
+            file.truncate(1 << 40)
+
+        def interrupt(_done: int, _total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            file_digests([tmp_path / "huge"], interrupt)

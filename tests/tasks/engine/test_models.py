@@ -166,6 +166,19 @@ def test_a_folder_without_weights_is_refused(make_model: Callable) -> None:
         read_model(make_model(weights=("tokenizer.json",)))
 
 
+def test_a_model_of_which_a_file_of_weights_is_missing_is_refused(make_model: Callable) -> None:
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    folder = make_model(weights=tuple(names[:2]))
+    (folder / names[2]).symlink_to("../../blobs/gone")  # as in a cache of the Hub that was cleaned by hand
+    index = {"metadata": {}, "weight_map": {f"layer.{number}": name for number, name in enumerate(names)}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(NotAModelError, match=f"lacks 1 of its 3 files of weights, first {names[2]}; fetch"):
+        read_model(folder)
+    (folder / names[2]).unlink()
+    (folder / names[2]).write_bytes(b"")
+    assert weight_files(read_model(folder).path) == [folder / name for name in names]
+
+
 @pytest.mark.parametrize("name", ["nowhere", "file"])
 def test_what_is_no_folder_is_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
