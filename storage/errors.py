@@ -10,6 +10,7 @@ StorageError
 |-- SpecError              spec
 |-- SampleNotFoundError    sample_not_found   (also a KeyError)
 |-- SampleShapeError       sample_shape
+|-- ResumeError            resume
 `-- CorruptObjectError     corrupt_object     reason: metadata
     |-- TornObjectError                       reason: torn
     |-- ChecksumError                         reason: checksum
@@ -77,6 +78,12 @@ class SampleShapeError(StorageError):
     """The arrays handed in do not fit each other or the spec."""
 
     kind: ClassVar[str] = "sample_shape"
+
+
+class ResumeError(StorageError):
+    """A training state does not fit the data on which it should go on."""
+
+    kind: ClassVar[str] = "resume"
 
 
 class CorruptObjectError(StorageError):
