@@ -191,9 +191,8 @@ def test_a_loader_gives_each_row_once_an_epoch(world: World, options: dict) -> N
         assert_is_row(item, world.rows[number], number)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_training_is_taken_up_exactly_whatever_workers_have_fetched_ahead(world: World, start: str) -> None:
-    options = {"num_workers": 2, "multiprocessing_context": start, "prefetch_factor": 4}
+def test_training_is_taken_up_exactly_whatever_workers_have_fetched_ahead(world: World) -> None:
+    options = {"num_workers": 2, "multiprocessing_context": "fork", "prefetch_factor": 4}
     whole = [batch["row"].tolist() for batch in make_loader(world)]
     assert len(whole) >= 4
     loader = make_loader(world, **options)
@@ -215,7 +214,7 @@ def test_epochs_follow_each_other_and_differ(world: World) -> None:
     loader = make_loader(world)
     epochs = [[batch["row"].tolist() for batch in loader] for _ in range(3)]
     assert loader.sampler.epoch == 3
-    assert all(sorted(sum(epoch, [])) == sorted(sum(epochs[0], [])) for epoch in epochs)
+    assert all(sorted(row for batch in epoch for row in batch) == list(range(0, 80, 10)) for epoch in epochs)
     assert epochs[0] != epochs[1] or epochs[1] != epochs[2]
 
 
@@ -242,7 +241,7 @@ def test_torchs_own_sampler_and_loader_serve_too(world: World) -> None:
 
 def test_a_dataset_survives_pickling_with_the_rows_that_it_had(world: World) -> None:
     dataset = world.open()
-    copy = pickle.loads(pickle.dumps(dataset))
+    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301 made in this line
     assert np.array_equal(copy.hashes, dataset.hashes)
     assert_is_row(copy[2], world.rows[2], 2)
     assert len(pickle.dumps(dataset)) < 2000 + 8 * len(dataset)
