@@ -12,7 +12,7 @@ from storage.layout import HEADER, check_version, entries
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
-from tasks.engine.devices import DeviceGroup, parse_devices
+from tasks.engine.devices import DeviceGroup, num_cores, parse_devices
 from tasks.engine.layers import resolve_layers
 from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.precision import Precision, choose_precision
@@ -96,7 +96,8 @@ class Job:
             compute_dtype=self.spec.compute_dtype,
             quantization=self.precision.online,
             device=self.device,
-            tp_size=max(1, len(self.groups[0].indices)),
+            tp_size=self.groups[0].tp_size,
+            ep_size=self.groups[0].ep_size,
             max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),
             store=str(self.store.absolute()),
             spec_digest=self.spec_digest,
@@ -108,8 +109,7 @@ class Job:
         )
 
     def _default_encode_threads(self) -> int:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(8, cores // len(self.groups)))
+        return max(1, min(8, num_cores() // len(self.groups)))
 
 
 def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:

@@ -18,6 +18,7 @@ class Start:
     quantization: str | None
     device: str
     tp_size: int
+    ep_size: int
     max_batch_tokens: int
     store: str
     spec_digest: str

@@ -247,6 +247,7 @@ def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),
         max_sequences=MAX_SEQUENCES,
         tp_size=start.tp_size,
+        ep_size=start.ep_size,
     )
 
 

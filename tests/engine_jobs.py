@@ -58,6 +58,7 @@ def make_engine_job(
         quantization=None,
         device="cpu",
         tp_size=1,
+        ep_size=1,
         max_batch_tokens=max_batch_tokens,
         store=str(store),
         spec_digest=spec.digest(),

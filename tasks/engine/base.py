@@ -26,7 +26,8 @@ class EngineOptions:
         device: `cpu` or `cuda` (the process sees only the GPUs of its group).
         max_batch_tokens: most tokens in one forward; sizes the KV pool.
         max_sequences: most sequences in one forward.
-        tp_size: GPUs that share the model, one rank each.
+        tp_size: ranks that share the model, each on a GPU of its own, or all on the CPU.
+        ep_size: parts into which the experts are dealt among the ranks; divides `tp_size`.
         quantization: `fp8` quantizes a checkpoint as it is loaded; None leaves it as it is.
     """
 
@@ -38,6 +39,7 @@ class EngineOptions:
     max_batch_tokens: int
     max_sequences: int = 64
     tp_size: int = 1
+    ep_size: int = 1
     quantization: str | None = None
 
 

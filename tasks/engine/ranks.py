@@ -1,5 +1,6 @@
 """One rank of an engine, in this process. The order of steps matters: SGLang looks at the machine when imported."""
 
+import os
 import socket
 
 from tasks.engine import cpu_kernels
@@ -16,9 +17,21 @@ def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
     check_version()
     if options.device == "cpu":
         cpu_kernels.install()
+        _let_ranks_meet_on_cpu(options.tp_size)
     from tasks.engine.sglang_engine import SGLangEngine  # noqa: PLC0415 - imports SGLang, so only after the above
 
     return SGLangEngine(options, rank, port)
+
+
+def _let_ranks_meet_on_cpu(tp_size: int) -> None:
+    """Have SGLang's ranks meet through gloo.
+
+    With a torch built for CUDA it finds NCCL, and starts that with a CPU for a device (`PyNcclCommunicator`: "Expected
+    a cuda device, but got: cpu"); without the library it leaves that out. It also wants one set of cores a rank, and
+    binds to none of them without its own CPU kernels.
+    """
+    os.environ["SGLANG_NCCL_SO_PATH"] = "no NCCL on a CPU"
+    os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(tp_size))) if tp_size > 1 else ""
 
 
 def find_free_port() -> int:

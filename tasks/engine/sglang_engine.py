@@ -275,7 +275,7 @@ def _load_runner(options: EngineOptions, architecture: Architecture, rank: int, 
         model_config=ModelConfig.from_server_args(server_args),
         mem_fraction_static=server_args.mem_fraction_static,
         gpu_id=rank,
-        ps=_parallel_state(rank, options.tp_size),
+        ps=_parallel_state(rank, options.tp_size, options.ep_size),
         nccl_port=port,
         server_args=server_args,
     )
@@ -293,6 +293,7 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
         dtype=options.compute_dtype,
         quantization=options.quantization,
         tp_size=options.tp_size,
+        ep_size=options.ep_size,
         skip_tokenizer_init=True,
         disable_radix_cache=True,
         chunked_prefill_size=-1,
@@ -310,11 +311,13 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
     )
 
 
-def _parallel_state(rank: int, tp_size: int) -> Any:
+def _parallel_state(rank: int, tp_size: int, ep_size: int) -> Any:
+    """Say where a rank stands. Neighbours share one part of the experts, as in SGLang's `entrypoints/engine.py`."""
     return ParallelState(
         tp_rank=rank, tp_size=tp_size, pp_rank=0, pp_size=1, dp_rank=None, dp_size=1,
         attn_tp_rank=rank, attn_tp_size=tp_size, attn_cp_rank=0, attn_cp_size=1, attn_dp_rank=0, attn_dp_size=1,
-        moe_ep_rank=0, moe_ep_size=1, moe_dp_rank=None, moe_dp_size=1, dcp_size=1, gpu_id=rank,
+        moe_ep_rank=rank // (tp_size // ep_size), moe_ep_size=ep_size, moe_dp_rank=None, moe_dp_size=1, dcp_size=1,
+        gpu_id=rank,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from multiprocessing import Pipe
@@ -31,8 +32,9 @@ _STOP_SECONDS = 10.0
 class TensorParallelEngine:
     """Rank 0 of `options.tp_size` engines; see `Engine`.
 
-    The other ranks are children of this process and die with it. If one dies, this one waits in the next collective
-    operation for ever: whoever owns this process has to watch it (`tasks.patience`).
+    The other ranks are children of this process and die with it. If one dies, this process ends too, by a thread: it
+    would wait for ever in its next collective operation, or in the first, while all load. One that hangs is for whoever
+    owns this process to find out (`tasks.patience`).
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -81,11 +83,14 @@ class _Rank:
         )
         theirs.close()
         ours.send_bytes(json.dumps(start).encode())
+        self._closed = False
+        threading.Thread(target=self._watch, args=(rank,), name=f"rank {rank}", daemon=True).start()
 
     def send(self, call: str, arrays: Sequence[npt.NDArray[Any]]) -> None:
         self._connection.send((call, list(arrays)))
 
     def close(self) -> None:
+        self._closed = True
         with contextlib.suppress(OSError):  # it is gone already
             self._connection.close()
         try:
@@ -93,6 +98,13 @@ class _Rank:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _watch(self, rank: int) -> None:
+        code = self._process.wait()
+        if not self._closed:
+            sys.stderr.write(f"rank {rank} ended with exit code {code}; this one ends too\n")
+            sys.stderr.flush()
+            os._exit(1)
 
 
 def serve(connection: Connection) -> None:

@@ -22,7 +22,7 @@ from tasks.engine_process import EngineProcess
 from tasks.errors import RunEndedError, WorkerError
 
 LENGTHS = (9, 40, 3, 17, 25, 1) * 4
-FIRST, SECOND = DeviceGroup("first", "cpu", ()), DeviceGroup("second", "cpu", ())
+FIRST, SECOND = DeviceGroup("first", "cpu"), DeviceGroup("second", "cpu")
 
 
 @pytest.fixture(scope="module")
