@@ -18,6 +18,7 @@ from flows.progress import BarProgress, Counting, LineProgress, Progress, curren
 from flows.report import RunReport, measure_store, summarize
 from flows.settings import Settings, explain_settings, load_settings
 from storage.layout import check_version
+from storage.packs import PackInfo
 from storage.store import Store, find_spec, open_store, spec_digests
 from storage.tokens import Tokens, open_tokens
 from tasks.planning import Plan, make_plan, require_space
@@ -99,20 +100,24 @@ def validate(arguments: argparse.Namespace) -> int:
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    """Copy loose objects into packs."""
+    """Copy loose objects into packs, and many small packs into one."""
     find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
     require_home()
     from flows.maintenance import compact_store  # noqa: PLC0415 - see above
 
     with _progress():
         packed = compact_store(arguments.store, arguments.spec)
-    document = {"samples": packed.samples, "bytes": packed.bytes} if packed else {"samples": 0, "bytes": 0}
+    packed = packed or PackInfo()
+    document = {name: getattr(packed, name) for name in ("samples", "bytes", "merged", "skipped")}
     if arguments.json:
         print(json.dumps(document))
-    elif packed is None:
-        print("nothing to compact: every sample is in a pack")
+    elif packed == PackInfo():
+        print("nothing to compact: every sample is in a pack, and the packs are few")
     else:
-        print(f"{packed.samples:,} samples, {format_bytes(packed.bytes)} packed")
+        merged = f", {len(packed.merged):,} packs merged" if packed.merged else ""
+        print(f"{packed.samples:,} samples packed{merged}, {format_bytes(packed.bytes)} copied")
+    if packed.skipped:
+        print(f"{len(packed.skipped):,} damaged samples left as they are; aerie validate names them", file=sys.stderr)
     return 0
 
 

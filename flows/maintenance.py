@@ -34,7 +34,7 @@ def validate_store(store: Path, spec_digest: str | None = None, *, repair: bool 
 
 @flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
 def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | None:
-    """Copy the loose objects of one spec into a pack; None when there are none.
+    """Copy the loose objects of one spec into packs, and many small packs into one; None when there is nothing to do.
 
     Args:
         store: the store's folder.
@@ -44,4 +44,9 @@ def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | Non
         StorageError: there is no such store or spec, or it cannot be written.
     """
     progress = current_progress(get_run_logger().info)
-    return compact(store, find_spec(store, spec_digest), on_progress=Counting(progress, "compact", "samples"))
+    return compact(
+        store,
+        find_spec(store, spec_digest),
+        on_progress=Counting(progress, "compact", "samples"),
+        on_merge=Counting(progress, "merge packs", "samples"),
+    )

@@ -186,7 +186,12 @@ def _compact(run: Run) -> None:
     if not job.settings.compact:
         return
     with ledger.timed("compact"):
-        compact(job.store, job.spec_digest, on_progress=Counting(ledger.progress, "compact", "samples"))
+        compact(
+            job.store,
+            job.spec_digest,
+            on_progress=Counting(ledger.progress, "compact", "samples"),
+            on_merge=Counting(ledger.progress, "merge packs", "samples"),
+        )
 
 
 def _choose(hashes: list[str], fraction: float) -> list[str]:

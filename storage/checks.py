@@ -13,7 +13,7 @@ from storage.files import TAKEN, clear_errors, make_folder, mark, missing_is_tor
 from storage.layout import check_version, loose_hashes, object_path, packs_folder, quarantine_folder, removals_folder
 from storage.objects import loose_documents, open_loose
 from storage.pack_index import Pack
-from storage.pack_listing import open_pack, pack_ids, removed_hashes
+from storage.pack_listing import open_pack, open_unless_gone, pack_ids, removed_hashes
 from storage.samples import StoredRows
 from storage.specs import StateSpec
 from storage.store import read_spec
@@ -95,18 +95,48 @@ def check_store(
     spec = read_spec(path, spec_digest)
     report = CheckReport()
     wanted = None if hashes is None else set(hashes)
-    copies = [_Copy(name) for name in sorted(loose_hashes(path, spec_digest)) if wanted is None or name in wanted]
-    for pack in _sound_packs(path, spec, report):
-        removed = removed_hashes(path, spec_digest, pack.pack_id)
-        named = ((name, i) for i, name in enumerate(pack.sample_hashes) if name not in removed)
-        copies += [_Copy(name, pack, i) for name, i in named if wanted is None or name in wanted]
     with ThreadPoolExecutor(threads) as pool:
-        for first in range(0, len(copies), BATCH):
-            for result in pool.map(lambda copy: _check_copy(path, spec, copy), copies[first : first + BATCH]):
+        while wanted is None or wanted:
+            copies = _list_copies(path, spec, wanted, report)
+            wanted = set()
+            for copy, result in _check_copies(path, spec, copies, pool):
+                if result is None:  # moved: looked for again in the next round
+                    wanted.add(copy.sample_hash)
+                    continue
                 _count(report, result)
                 if on_progress is not None:
-                    on_progress(report.checked, len(copies))
+                    on_progress(report.checked, max(report.checked, len(copies)))
     return report
+
+
+def _list_copies(store: Path, spec: StateSpec, wanted: set[str] | None, report: CheckReport) -> list[_Copy]:
+    copies = [_Copy(name) for name in sorted(loose_hashes(store, spec.digest()))]
+    for pack in _open_sound_packs(store, spec, report):
+        removed = removed_hashes(store, spec.digest(), pack.pack_id)
+        copies += [_Copy(name, pack, i) for i, name in enumerate(pack.sample_hashes) if name not in removed]
+    return [copy for copy in copies if wanted is None or copy.sample_hash in wanted]
+
+
+def _open_sound_packs(store: Path, spec: StateSpec, report: CheckReport) -> list[Pack]:
+    """Open the packs of the spec; one whose index is damaged is a finding."""
+    packs: dict[str, Pack | None] = {}
+    while not packs.keys() >= (found := set(pack_ids(store, spec.digest()))):
+        for pack_id in found - packs.keys():  # those that came meanwhile may hold what has gone from others
+            try:
+                packs[pack_id] = open_unless_gone(store, spec, pack_id)
+            except CorruptObjectError as error:
+                packs[pack_id] = None
+                finding = Finding(None, "pack", error.reason, str(error), pack_id)
+                report.findings += [] if finding in report.findings else [finding]
+    return [pack for _, pack in sorted(packs.items()) if pack is not None]
+
+
+def _check_copies(
+    store: Path, spec: StateSpec, copies: list[_Copy], pool: ThreadPoolExecutor
+) -> Iterator[tuple[_Copy, int | Finding | None]]:
+    for first in range(0, len(copies), BATCH):
+        batch = copies[first : first + BATCH]
+        yield from zip(batch, pool.map(lambda copy: _check_copy(store, spec, copy), batch), strict=True)
 
 
 def _count(report: CheckReport, result: int | Finding) -> None:
@@ -117,24 +147,16 @@ def _count(report: CheckReport, result: int | Finding) -> None:
         report.bytes += result
 
 
-def _sound_packs(store: Path, spec: StateSpec, report: CheckReport) -> Iterator[Pack]:
-    for pack_id in pack_ids(store, spec.digest()):
-        try:
-            yield open_pack(store, spec, pack_id)
-        except CorruptObjectError as error:
-            report.findings.append(Finding(None, "pack", error.reason, str(error), pack_id))
-
-
-def _check_copy(store: Path, spec: StateSpec, copy: _Copy) -> int | Finding:
-    """Return the encoded bytes of a sound copy, or what is wrong with it."""
+def _check_copy(store: Path, spec: StateSpec, copy: _Copy) -> int | Finding | None:
+    """Return the encoded bytes of a sound copy, or what is wrong with it; None if it has left its place."""
+    folder = copy.pack.folder if copy.pack else object_path(store, spec.digest(), copy.sample_hash)
     try:
         with missing_is_torn(f"sample {copy.sample_hash}"):
             if copy.pack is None:
-                return _check_loose(object_path(store, spec.digest(), copy.sample_hash), spec, copy.sample_hash)
+                return _check_loose(folder, spec, copy.sample_hash)
             return _check_packed(copy.pack, copy.position)
     except CorruptObjectError as error:
-        has_moved = copy.pack is None and not object_path(store, spec.digest(), copy.sample_hash).exists()
-        return 0 if has_moved else copy.finding(error)
+        return copy.finding(error) if folder.exists() else None
 
 
 def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
@@ -165,7 +187,7 @@ def _check_states(rows: StoredRows) -> int:
         num_bytes += len(data)
         checksum = join_checksum(data, checksum)
     check.finish()
-    verify_checksum(rows, checksum)
+    verify_checksum(checksum, rows.checksum)
     return num_bytes
 
 

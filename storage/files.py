@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,8 +20,12 @@ TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
 
 
 @contextmanager
-def clear_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
+def clear_errors(path: Path, needed_bytes: Callable[[], int] | None = None) -> Iterator[None]:
     """Turn the OSErrors of a full or read-only file system into one-line storage errors.
+
+    Args:
+        path: what to name.
+        needed_bytes: asked for the room that the whole step takes at most, once there is none left.
 
     Raises:
         StoreFullError: no room or quota left.
@@ -31,7 +35,7 @@ def clear_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            need = "" if needed_bytes is None else f" (up to {needed_bytes} bytes were needed)"
+            need = "" if needed_bytes is None else f" (up to {needed_bytes()} bytes were needed)"
             raise StoreFullError(f"no space left at {path}{need}; free some and run again") from error
         if error.errno in READ_ONLY:
             raise StoreReadOnlyError(f"cannot write at {path}: {error.strerror}; choose a writable store") from error
@@ -39,7 +43,7 @@ def clear_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def staging(root: Path, needed_bytes: int | None = None) -> Iterator[Path]:
+def staging(root: Path, needed_bytes: Callable[[], int] | None = None) -> Iterator[Path]:
     """Give a fresh staging folder below `root`; whatever was not committed is removed at the end.
 
     Raises:

@@ -69,7 +69,7 @@ class ObjectWriter:
         final = object_path(self._store, self._digest, name)
         if final.exists():
             return ObjectInfo(name, len(input_ids), states.nbytes, folder_bytes(final), existed=True)
-        with staging(self._store, states.nbytes) as staged:
+        with staging(self._store, lambda: states.nbytes) as staged:
             self._write_group(staged, name, input_ids, states)
             stored_bytes = folder_bytes(staged)
             committed = commit(staged, final)

@@ -20,19 +20,22 @@ from storage.state_arrays import StateArray
 from storage.verification import verify_chunks, verify_ids
 
 
-def pack_id_of(spec_digest: str, hashes: Hashes) -> str:
-    """Return the name of a pack: sha256 of the canonical JSON of the spec digest and the ascending sample hashes."""
+def pack_id_of(spec_digest: str, hashes: Hashes, generation: int = 0) -> str:
+    """Return the name of a pack: sha256 of the canonical JSON of spec digest, ascending sample hashes and generation.
+
+    Without the generation if that is 0.
+    """
     # That JSON piece by piece: of a million hashes it has 67 MB.
     digest = hashlib.sha256(f'["{spec_digest}",['.encode())
     for start in range(0, len(hashes), NAMES_PER_PIECE):
         names = names_of(hashes[start : start + NAMES_PER_PIECE])
         digest.update(f"{',' if start else ''}{json.dumps(names, separators=(',', ':'))[1:-1]}".encode())
-    digest.update(b"]]")
+    digest.update(f"],{generation}]".encode() if generation else b"]]")
     return digest.hexdigest()
 
 
 def pack_documents(
-    spec: StateSpec, pack_id: str, num_samples: int, num_rows: int, shard_rows: int
+    spec: StateSpec, pack_id: str, num_samples: int, num_rows: int, shard_rows: int, generation: int = 0
 ) -> dict[str, dict[str, Any]]:
     """Return the zarr.json documents of a pack, but those of its columns, by path."""
     attributes = {
@@ -43,6 +46,7 @@ def pack_documents(
         "num_samples": num_samples,
         "num_rows": num_rows,
         "shard_rows": shard_rows,
+        **({"generation": generation} if generation else {}),
     }
     return {
         DOCUMENT: group_document(attributes),
@@ -59,6 +63,9 @@ class Pack:
         row_start: int64[n], first row of each sample.
         num_tokens: int64[n], rows of each sample.
         checksum: uint32[n], crc32c over the checksums of each sample's inner chunks in C order.
+        num_rows: rows, those between the samples included.
+        shard_rows: rows of a shard.
+        generation: 0 for a pack of loose objects alone, else more than that of any pack that it was made of.
 
     Raises:
         FileNotFoundError: a file of the index is missing.
@@ -72,7 +79,7 @@ class Pack:
         self.row_start = Column(folder / "row_start", "<i8")[:]
         self.num_tokens = Column(folder / "num_tokens", "<i8")[:]
         self.checksum = Column(folder / "checksum", "<u4")[:]
-        self.num_rows, self.shard_rows = self._check_documents(spec)
+        self.num_rows, self.shard_rows, self.generation = self._check_documents(spec)
         self._check_index(spec)
         self._states = StateArray(folder / "hidden_states", spec, self.shard_rows)
         self._ids = Column(folder / "input_ids", "<i4")
@@ -105,23 +112,24 @@ class Pack:
         verify_ids(rows, self.name(position))
         return verify_chunks(rows)
 
-    def _check_documents(self, spec: StateSpec) -> tuple[int, int]:
+    def _check_documents(self, spec: StateSpec) -> tuple[int, int, int]:
         documents = {path: read_document(self.folder / path) for path in (DOCUMENT, f"hidden_states/{DOCUMENT}")}
         attributes = documents[DOCUMENT].get("attributes")
-        attributes = attributes if isinstance(attributes, dict) else {}
-        num_rows, shard_rows = attributes.get("num_rows"), attributes.get("shard_rows")
-        if not isinstance(num_rows, int) or not isinstance(shard_rows, int):
-            raise CorruptObjectError(f"pack {self.folder}: no row counts in its zarr.json; use aerie validate --repair")
-        expected = pack_documents(spec, self.pack_id, len(self), num_rows, shard_rows)
+        known = {"generation": 0} | (attributes if isinstance(attributes, dict) else {})
+        numbers = [known.get(name) for name in ("num_rows", "shard_rows", "generation")]
+        num_rows, shard_rows, generation = (number if type(number) is int else -1 for number in numbers)
+        expected = pack_documents(spec, self.pack_id, len(self), num_rows, shard_rows, generation)
         self._require(documents == expected, "its zarr.json documents are not those of this format")
         self._require(shard_rows > 0 and shard_rows % TOKENS_PER_CHUNK == 0, f"shard_rows is {shard_rows}")
-        return num_rows, shard_rows
+        self._require(generation >= 0, f"generation is {generation}")
+        return num_rows, shard_rows, generation
 
     def _check_index(self, spec: StateSpec) -> None:
         lengths = {len(self), len(self.row_start), len(self.num_tokens), len(self.checksum)}
         self._require(len(lengths) == 1, "its index arrays differ in length")
         self._require(is_ascending(self.hashes), "its sample hashes do not ascend")
-        self._require(pack_id_of(spec.digest(), self.hashes) == self.pack_id, "its sample hashes do not make its name")
+        pack_id = pack_id_of(spec.digest(), self.hashes, self.generation)
+        self._require(pack_id == self.pack_id, "its sample hashes do not make its name")
         padded = -(-self.num_tokens // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
         ends = np.cumsum(padded)
         is_tight = np.array_equal(self.row_start, ends - padded) and bool((self.num_tokens > 0).all())

@@ -40,14 +40,19 @@ def open_packs(store: Path, spec: StateSpec, known: Iterable[Pack] = ()) -> tupl
         found = pack_ids(store, spec.digest())
         for pack_id in found:
             if pack_id not in packs:
-                opened = _open_unless_gone(store, spec, pack_id)
+                opened = open_unless_gone(store, spec, pack_id)
                 packs |= {} if opened is None else {pack_id: opened}
         # A pack that goes while we look has gone into another, which a listing may have missed.
         if packs.keys() >= set(found) and pack_ids(store, spec.digest()) == found:
             return tuple(packs[pack_id] for pack_id in found)
 
 
-def _open_unless_gone(store: Path, spec: StateSpec, pack_id: str) -> Pack | None:
+def open_unless_gone(store: Path, spec: StateSpec, pack_id: str) -> Pack | None:
+    """Open a committed pack; None if it is not there.
+
+    Raises:
+        CorruptObjectError: its index is damaged.
+    """
     try:
         return open_pack(store, spec, pack_id)
     except TornObjectError:

@@ -1,26 +1,29 @@
-"""Compaction: many loose objects become one pack, by copying encoded chunks; nothing is decoded or encoded again."""
+"""Compaction: loose objects become packs, and many small packs fewer; nothing is decoded or encoded again."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
+from shutil import disk_usage
 
+import numpy as np
+
+from storage.catalog import Catalog, make_catalog
 from storage.codecs import TOKENS_PER_CHUNK
-from storage.errors import CorruptObjectError
-from storage.files import commit, missing_is_torn, remove_folders, staging
-from storage.layout import check_version, loose_hashes, object_path, packs_folder, removals_folder
-from storage.objects import open_loose
+from storage.copies import drop_copies, remove_pack
+from storage.files import folder_bytes, mark, remove_folders
+from storage.hashes import Hashes, HashIndex, Positions, hashes_of, names_of
+from storage.layout import check_version, loose_hashes, object_path, removals_folder
 from storage.pack_index import Pack
-from storage.pack_listing import open_pack, pack_ids, removed_hashes
-from storage.pack_writer import PackWriter
+from storage.pack_listing import live_positions, open_packs, removed_hashes
+from storage.packing import SHARDS_PER_PACK, NewPack, SourceGoneError, held_by, write_pack
 from storage.specs import StateSpec
 from storage.store import read_spec
-from storage.verification import verify_chunks, verify_ids
+from storage.tiers import choose_crowd
 
 SHARD_BYTES = 1 << 30
-# Bounds a pack, and so the room that compaction needs: the loose sources of a pack go once it is verified.
-SHARDS_PER_PACK = 32
+
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass
@@ -29,10 +32,11 @@ class PackInfo:
 
     Attributes:
         pack_ids: packs written.
-        samples: samples in them.
+        samples: samples that went from loose objects into packs.
         bytes: encoded bytes copied.
         seconds: time taken.
-        skipped: sample hashes of damaged loose objects, left where they are; `checks.check_store` says what is wrong.
+        skipped: sample hashes of damaged copies, left where they are; `checks.check_store` says what is wrong.
+        merged: packs that are now parts of others.
     """
 
     pack_ids: list[str] = field(default_factory=list)
@@ -40,6 +44,7 @@ class PackInfo:
     bytes: int = 0
     seconds: float = 0.0
     skipped: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
 
 
 def compact(
@@ -47,17 +52,20 @@ def compact(
     spec_digest: str,
     *,
     shard_bytes: int = SHARD_BYTES,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
+    on_merge: OnProgress | None = None,
 ) -> PackInfo | None:
-    """Copy the loose objects of a spec into packs, verify the packs, then remove the loose ones.
+    """Copy the loose objects of a spec into packs, and crowds of small packs into larger ones.
 
-    May run beside writers, readers and other compactions; a sample is then found in one place at least.
+    Each new pack is read back before what it is made of goes. May run beside writers, readers and other compactions; a
+    sample is found in one place at least at any time.
 
     Args:
         path: the store's folder.
         spec_digest: the spec.
         shard_bytes: raw bytes of a shard, rounded down to whole inner chunks.
-        on_progress: called with the number of samples done and in all.
+        on_progress: called with the number of loose samples done and in all.
+        on_merge: the same for the samples of packs that are merged.
 
     Returns:
         None if there was nothing to do.
@@ -67,91 +75,120 @@ def compact(
         CorruptObjectError: the disk gave back other bytes than were written, or the index of an older pack is damaged.
     """
     check_version(path)
-    spec = read_spec(path, spec_digest)
+    compaction = Compaction(path, read_spec(path, spec_digest), shard_bytes)
     started = time.monotonic()
-    names = sorted(loose_hashes(path, spec_digest))
-    fresh = _drop_packed(path, spec, names)
-    info = PackInfo()
-    shard_rows = max(1, shard_bytes // spec.bytes_per_token // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
-    queue = _reported(fresh, on_progress)
-    for first in queue:
-        _write_pack(path, spec, chain([first], queue), shard_rows, info)
-    info.seconds = time.monotonic() - started
-    return info if names else None
+    had_loose = compaction.pack_loose(on_progress)
+    compaction.merge_crowds(on_merge)
+    compaction.info.seconds = time.monotonic() - started
+    return compaction.info if had_loose or compaction.info.merged else None
 
 
-def _reported(names: list[str], on_progress: Callable[[int, int], None] | None) -> Iterator[str]:
-    for done, name in enumerate(names, start=1):
-        yield name
-        if on_progress is not None:
-            on_progress(done, len(names))
+class Compaction:
+    """Packing the samples of one spec.
+
+    Args:
+        store: the store's folder.
+        spec: the spec.
+        shard_bytes: raw bytes of a shard.
+
+    Attributes:
+        info: what was done.
+    """
+
+    def __init__(self, store: Path, spec: StateSpec, shard_bytes: int = SHARD_BYTES) -> None:
+        self._store = store
+        self._spec = spec
+        self._digest = spec.digest()
+        self._shard_rows = max(1, shard_bytes // spec.bytes_per_token // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
+        self.info = PackInfo()
+
+    def pack_loose(self, on_progress: OnProgress | None = None) -> bool:
+        """Copy the loose objects into packs; False if there was none."""
+        is_needed = any(True for _ in loose_hashes(self._store, self._digest))
+        progress: _Progress | None = None
+        while True:
+            drop_copies(self._store, self._spec)
+            names = sorted(set(loose_hashes(self._store, self._digest)) - set(self.info.skipped))
+            progress = progress or _Progress(len(names), on_progress)
+            try:
+                self._pack(hashes_of(names), progress)
+            except SourceGoneError:
+                continue
+            return is_needed
+
+    def _pack(self, loose: Hashes, progress: "_Progress") -> None:
+        catalog = make_catalog(self._store, self._spec, (), (), loose)
+        before = progress.total - len(loose)
+        for new in self._write_packs(catalog, lambda at: progress.reach(before + at + 1)):
+            self.info.samples += len(new.held)
+            folders = [object_path(self._store, self._digest, name) for name in names_of(new.held)]
+            remove_folders(self._store, folders)
+
+    def merge_crowds(self, on_progress: OnProgress | None = None) -> None:
+        """Merge packs as long as there are too many of a size, and room for their copy."""
+        stuck: set[str] = set()
+        while True:
+            packs = open_packs(self._store, self._spec)
+            crowd = choose_crowd((p for p in packs if p.pack_id not in stuck), SHARDS_PER_PACK * self._shard_rows)
+            if not crowd or sum(folder_bytes(pack.folder) for pack in crowd) > disk_usage(self._store).free:
+                return
+            stuck |= {pack.pack_id for pack in crowd} - set(self.merge(crowd, on_progress=on_progress))
+
+    def merge(
+        self, packs: Sequence[Pack], drop: HashIndex | None = None, on_progress: OnProgress | None = None
+    ) -> list[str]:
+        """Copy what counts of some packs, but for the samples `drop`, into new ones; return which of them went.
+
+        A pack with a damaged sample stays, as do all when another process has merged one of them meanwhile.
+        """
+        kept = [self._positions(pack, drop) for pack in packs]
+        catalog = make_catalog(self._store, self._spec, packs, kept, hashes_of([]))
+        progress = _Progress(len(catalog), on_progress)
+        try:
+            made = list(self._write_packs(catalog, lambda at: progress.reach(at + 1)))
+        except SourceGoneError:
+            return []
+        held = np.concatenate([hashes_of([]), *(new.held for new in made)])
+        gone = [pack for pack, here in zip(packs, kept, strict=True) if held_by(held, pack.hashes[here])]
+        for pack in gone:
+            self._move_removals(pack, made)
+            remove_pack(self._store, self._digest, pack)
+        self.info.merged += [pack.pack_id for pack in gone]
+        return [pack.pack_id for pack in gone]
+
+    def _write_packs(self, catalog: Catalog, on_copy: Callable[[int], None]) -> Iterator[NewPack]:
+        first = 0
+        while first < len(catalog):
+            new = write_pack(catalog, first, self._shard_rows, on_copy)
+            self.info.pack_ids += [new.pack_id] if new.pack_id else []
+            self.info.bytes += new.num_bytes
+            self.info.skipped += [catalog.name(int(at)) for at in new.damaged]
+            yield new
+            first = new.stop
+
+    def _positions(self, pack: Pack, drop: HashIndex | None) -> Positions:
+        live = live_positions(self._store, self._digest, pack)
+        return live if drop is None else live[drop.find(pack.hashes[live]) < 0]
+
+    def _move_removals(self, pack: Pack, made: Sequence[NewPack]) -> None:
+        """Remove from the new packs what repair has removed from an old one while it was copied."""
+        for name in removed_hashes(self._store, self._digest, pack.pack_id):
+            for new in made:
+                if new.pack_id is not None and HashIndex(new.held).find_one(name) >= 0:
+                    mark(removals_folder(self._store, self._digest, new.pack_id) / name)
 
 
-def _drop_packed(store: Path, spec: StateSpec, names: list[str]) -> list[str]:
-    """Remove the loose objects that a pack holds already (a compaction was killed, or raced); return the others."""
-    loose = set(names)
-    for pack_id in pack_ids(store, spec.digest()):
-        pack = open_pack(store, spec, pack_id)
-        loose -= _drop_sources(store, spec, pack, loose)
-    return [name for name in names if name in loose]
+class _Progress:
+    """Counts up only, whatever has to be done again."""
 
+    def __init__(self, total: int, tell: OnProgress | None) -> None:
+        self.total = total
+        self._tell = tell
+        self._done = 0
 
-def _drop_sources(store: Path, spec: StateSpec, pack: Pack, names: set[str], *, is_verified: bool = False) -> set[str]:
-    """Remove those of the loose objects `names` of which the committed pack has a live, verified copy; return them."""
-    live = names - removed_hashes(store, spec.digest(), pack.pack_id)
-    held = {name for i, name in enumerate(pack.sample_hashes) if name in live and (is_verified or _is_sound(pack, i))}
-    remove_folders(store, [object_path(store, spec.digest(), name) for name in sorted(held)])
-    return held
-
-
-def _is_sound(pack: Pack, position: int) -> bool:
-    try:
-        pack.verify(position)
-    except (CorruptObjectError, FileNotFoundError):  # check_store names it; here its loose copy is simply kept
-        return False
-    return True
-
-
-def _write_pack(store: Path, spec: StateSpec, names: Iterator[str], shard_rows: int, info: PackInfo) -> None:
-    with staging(store) as staged, PackWriter(staged, spec, shard_rows) as writer:
-        for name in names:
-            if not _copy(store, spec, name, writer):
-                info.skipped.append(name)
-            if writer.num_rows >= SHARDS_PER_PACK * shard_rows:
-                break
-        if not writer.num_rows:
-            return
-        pack_id = writer.close()
-        _read_back(staged, spec, pack_id)
-        final = packs_folder(store, spec.digest()) / pack_id
-        if not final.exists():  # removals that a repair killed half-way left behind, of an earlier pack of this name
-            remove_folders(store, [removals_folder(store, spec.digest(), pack_id)])
-        # If another process was faster, the pack in place is not the one just read back.
-        is_verified = commit(staged, final)
-    _drop_sources(store, spec, open_pack(store, spec, pack_id), set(writer.sample_hashes), is_verified=is_verified)
-    info.pack_ids.append(pack_id)
-    info.samples += len(writer.sample_hashes)
-    info.bytes += writer.num_bytes
-
-
-def _copy(store: Path, spec: StateSpec, name: str, writer: PackWriter) -> bool:
-    """Add a loose object to a pack; False if it is damaged."""
-    folder = object_path(store, spec.digest(), name)
-    try:
-        rows = open_loose(folder, spec)
-        verify_ids(rows, name)
-        verify_chunks(rows)
-        chunks = rows.encoded()
-        first = next(chunks)  # holds the file open, whatever becomes of the object
-        input_ids = rows.input_ids()
-    except (CorruptObjectError, FileNotFoundError):
-        return not folder.exists()  # gone: another compaction was faster
-    writer.add(name, input_ids, chain([first], chunks))
-    return True
-
-
-def _read_back(folder: Path, spec: StateSpec, pack_id: str) -> None:
-    with missing_is_torn(f"pack {pack_id} just written"):
-        pack = Pack(folder, spec, pack_id)
-        for position in range(len(pack)):
-            pack.verify(position)
+    def reach(self, done: int) -> None:
+        """Say that so many are done."""
+        while self._done < min(done, self.total):
+            self._done += 1
+            if self._tell is not None:
+                self._tell(self._done, self.total)

@@ -84,18 +84,18 @@ class Sample:
     Args:
         sample_hash: its name.
         spec: what its states depend on.
-        locate: finds its rows; called again when they have moved into a pack meanwhile.
+        locate: finds its rows; called again, with where they were, when a file of them has gone from there.
 
     Attributes:
         sample_hash: its name.
         stored_rows: where its rows lie, as last found.
     """
 
-    def __init__(self, sample_hash: str, spec: StateSpec, locate: Callable[[], StoredRows]) -> None:
+    def __init__(self, sample_hash: str, spec: StateSpec, locate: Callable[[StoredRows | None], StoredRows]) -> None:
         self.sample_hash = sample_hash
         self._spec = spec
         self._locate = locate
-        self.stored_rows = locate()
+        self.stored_rows = locate(None)
 
     @property
     def num_tokens(self) -> int:
@@ -152,6 +152,6 @@ class Sample:
         try:
             return read(self.stored_rows)
         except FileNotFoundError:
-            self.stored_rows = self._locate()
+            self.stored_rows = self._locate(self.stored_rows)
         with missing_is_torn(f"sample {self.sample_hash}"):
             return read(self.stored_rows)

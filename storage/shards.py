@@ -4,6 +4,7 @@ A shard file is its encoded inner chunks, then the index, then the index's crc32
 C order (all layers of token-chunk 0, then of 1, ...), so that a sample is one contiguous range of bytes.
 """
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,15 @@ class ShardIndex:
     """Offsets and lengths of the inner chunks of a shard that is being written front to back, in C order."""
 
     def __init__(self) -> None:
-        self._entries: list[tuple[int, int]] = []
+        self._entries = array("Q")
         self._end_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) // 2
 
     def append(self, num_bytes: int) -> None:
         """Record that the next inner chunk takes the next `num_bytes`."""
-        self._entries.append((self._end_bytes, num_bytes))
+        self._entries.extend((self._end_bytes, num_bytes))
         self._end_bytes += num_bytes
 
     def encode(self, num_chunks: int) -> bytes:

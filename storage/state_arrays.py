@@ -44,7 +44,7 @@ class StateArray:
 
     def __init__(self, path: Path, spec: StateSpec, shard_rows: int) -> None:
         self.spec = spec
-        self._path = path
+        self.path = path
         self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
         self._indexes: dict[int, npt.NDArray[Any]] = {}
 
@@ -70,7 +70,7 @@ class StateArray:
 
     def shard_path(self, shard: int) -> str:
         """Return the file of a shard."""
-        return f"{self._path}/{chunk_key(shard, 3)}"
+        return f"{self.path}/{chunk_key(shard, 3)}"
 
     def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> Iterator[_Entry]:
         first = shard * self._chunks_per_shard

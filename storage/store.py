@@ -1,6 +1,7 @@
 """A store as a mapping from sample hash to sample; creating and opening one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,10 @@ from storage.layout import (
     HEADER,
     check_version,
     entries,
-    object_path,
     objects_folder,
     packs_folder,
     spec_path,
 )
-from storage.objects import open_loose
 from storage.parallel_reads import read_samples
 from storage.samples import Sample, StoredRows
 from storage.specs import LayerId, StateSpec
@@ -167,7 +166,7 @@ class Store(Mapping[str, Sample]):
         return isinstance(name, str) and is_digest(name) and self.catalog.index.find_one(name) >= 0
 
     def __getitem__(self, name: str) -> Sample:
-        return Sample(name, self.spec, lambda: self._locate(name))
+        return Sample(name, self.spec, lambda lost: self._locate(name, lost))
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Return those of `hashes` that the store lacks, in their order; no payload is read."""
@@ -221,11 +220,13 @@ class Store(Mapping[str, Sample]):
         """
         self.catalog = read_catalog(self.path, self.spec, self.catalog.packs)
 
-    def _locate(self, name: str) -> StoredRows:
-        try:
-            return self._rows(name)
-        except FileNotFoundError:  # moved into a pack, or into another one, since the last listing
-            self.refresh()
+    def _locate(self, name: str, lost: StoredRows | None) -> StoredRows:
+        """Find the rows of a sample; `lost` is where they were found before, if a file has gone from there."""
+        with suppress(FileNotFoundError):  # moved into a pack since the last listing
+            rows = self._rows(name)
+            if lost is None or rows.states.path != lost.states.path:  # else nobody has looked again since
+                return rows
+        self.refresh()
         with missing_is_torn(f"sample {name}"):
             return self._rows(name)
 
@@ -236,6 +237,4 @@ class Store(Mapping[str, Sample]):
             raise SampleNotFoundError(
                 f"{self.path} has no sample {name} of spec {self.spec_digest[:12]}; extract it first"
             )
-        if catalog.pack[at] == LOOSE:
-            return open_loose(object_path(self.path, self.spec_digest, name), self.spec)
         return catalog.rows(at)

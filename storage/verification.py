@@ -28,18 +28,18 @@ def verify_chunks(rows: StoredRows) -> int:
         strip_checksum(chunk.data, f"chunk {chunk.chunk}, slot {chunk.slot}")
         num_bytes += len(chunk.data)
         checksum = join_checksum(chunk.data, checksum)
-    verify_checksum(rows, checksum)
+    verify_checksum(checksum, rows.checksum)
     return num_bytes
 
 
-def verify_checksum(rows: StoredRows, checksum: int) -> None:
-    """Check that inner chunks, over whose checksums in C order that is `checksum`, are those that were recorded.
+def verify_checksum(found: int, recorded: int) -> None:
+    """Check that inner chunks, over whose checksums in C order the crc32c `found` is, are those that were recorded.
 
     Raises:
         ChecksumError: they are others, such as those of another sample.
     """
-    if checksum != rows.checksum:
+    if found != recorded:
         raise ChecksumError(
-            f"the checksums of its chunks have crc32c {checksum:08x}, recorded is {rows.checksum:08x}; "
+            f"the checksums of its chunks have crc32c {found:08x}, recorded is {recorded:08x}; "
             "use aerie validate --repair"
         )

@@ -1,4 +1,4 @@
-"""Compact: copy loose objects, encoded as they are, into a pack."""
+"""Compact: copy loose objects into packs and small packs into larger ones, encoded as they are."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,21 @@ from tasks.policy import STORE_IS_THE_CACHE
 
 
 def compact_samples(
-    store: Path, spec_digest: str, *, on_progress: Callable[[int, int], None] | None = None
+    store: Path,
+    spec_digest: str,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_merge: Callable[[int, int], None] | None = None,
 ) -> PackInfo | None:
-    """Move the loose objects of one spec into a pack; None when there are none."""
-    return compact_objects(store, spec_digest, on_progress=on_progress)
+    """Move the loose objects of one spec into packs, and many small packs into one; None when there was nothing to do.
+
+    Args:
+        store: the store.
+        spec_digest: which states.
+        on_progress: called with the loose samples done and in all.
+        on_merge: the same for the samples of packs that are merged.
+    """
+    return compact_objects(store, spec_digest, on_progress=on_progress, on_merge=on_merge)
 
 
 compact = task(name="compact", **STORE_IS_THE_CACHE)(compact_samples)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from storage.catalog import read_catalog
 from storage.hashes import Hashes, distinct
 from storage.layout import check_version
-from storage.packs import SHARD_BYTES, SHARDS_PER_PACK
+from storage.packing import SHARDS_PER_PACK
+from storage.packs import SHARD_BYTES
 from storage.specs import StateSpec
 from storage.tokens import Tokens
 from tasks.batches import make_units

@@ -196,7 +196,7 @@ class TestMaintenance:
     ) -> None:
         done = run_aerie("compact", store, cwd=tmp_path, env=with_server)
         assert done.returncode == 0
-        assert done.stdout.startswith(f"{len(GOOD)} samples, ")
+        assert done.stdout.startswith(f"{len(GOOD)} samples packed, ")
         assert not list(store.glob("objects/*/*/*"))
         packed, loose = open_store(store), finished.result.store
         assert set(packed) == set(loose)

@@ -48,7 +48,9 @@ def test_names_are_those_of_the_format_page(vectors: dict) -> None:
     tokens = vectors["tokens_digest"]
     assert TokensSpec(**{**tokens["spec"], "data": tuple(tokens["spec"]["data"])}).digest() == tokens["digest"]
     pack = vectors["pack_id"]
-    assert pack_id_of(pack["spec_digest"], hashes_of(pack["sample_hashes"])) == pack["digest"]
+    for generation in (0, 2):
+        found = pack_id_of(pack["spec_digest"], hashes_of(pack["sample_hashes"]), generation)
+        assert found == pack[f"digest_of_generation_{generation}"]
 
 
 def test_sample_hash_ignores_memory_layout_and_refuses_other_dtypes() -> None:

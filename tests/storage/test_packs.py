@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import StateSpec, open_store, packs
+from storage import StateSpec, open_store, packing
 from storage.checks import Finding, check_store, repair
 from storage.errors import CorruptObjectError, StoreFullError
 from storage.objects import ObjectWriter, open_loose
 from storage.pack_index import Pack
 from storage.pack_listing import open_pack
 from storage.packs import compact
+from storage.read_back import ReadBack
 
 
 def encoded(rows) -> list[bytes]:
@@ -70,7 +71,7 @@ def test_progress_counts_every_sample(filled) -> None:
 
 
 def test_packs_are_bounded_so_that_compaction_needs_little_room(filled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "SHARDS_PER_PACK", 2)
+    monkeypatch.setattr(packing, "SHARDS_PER_PACK", 2)
     info = compact(filled.path, filled.digest, shard_bytes=256 * filled.spec.bytes_per_token)
     assert info is not None
     assert len(info.pack_ids) == len(filled.packs()) > 1
@@ -182,19 +183,17 @@ def test_removals_left_without_their_pack_do_not_hide_the_next_one(filled) -> No
 
 
 def test_bytes_that_change_after_the_write_stop_the_pack(filled, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The read-back is real: damage done between close and read-back keeps the sources and commits nothing."""
-    close = packs.PackWriter.close
+    """The read-back is real: damage done between write and read-back keeps the sources and commits nothing."""
+    submit = ReadBack.submit
 
-    def close_then_damage(writer) -> str:
-        pack_id = close(writer)
-        shard = next(filled.path.glob("tmp/*/hidden_states/c/0/0/0"))
-        data = bytearray(shard.read_bytes())
+    def damage_then_submit(read_back: ReadBack, path: Path, start: int, stop: int, checksum: int) -> None:
+        data = bytearray(path.read_bytes())
         data[100] ^= 1
-        shard.write_bytes(data)
-        return pack_id
+        path.write_bytes(data)
+        submit(read_back, path, start, stop, checksum)
 
-    monkeypatch.setattr(packs.PackWriter, "close", close_then_damage)
-    with pytest.raises(CorruptObjectError):
+    monkeypatch.setattr(ReadBack, "submit", damage_then_submit)
+    with pytest.raises(CorruptObjectError, match="check the disk"):
         compact(filled.path, filled.digest)
     assert not filled.packs()
     assert len(filled.objects()) == len(filled.samples)
