@@ -127,7 +127,7 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     engine_version = check_engine_version()
     model = read_model(find_model(settings.model))
     groups = parse_devices(settings.devices)
-    get_architecture(model.architecture, groups[0].kind)
+    get_architecture(model.architecture)
     precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization)
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)

@@ -81,6 +81,22 @@ GEMMA3: dict[str, Any] = {
     "hidden_activation": "gelu_pytorch_tanh",
     "tie_word_embeddings": True,
 }
+LLAMA4_TEXT: dict[str, Any] = {
+    **COMMON,
+    "model_type": "llama4_text",
+    "head_dim": HEAD_DIM,
+    "intermediate_size": 256,
+    "intermediate_size_mlp": 512,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "use_qk_norm": True,
+    "attention_chunk_size": 2048,
+    "attn_temperature_tuning": True,
+    "floor_scale": 128,
+    "attn_scale": 0.1,
+    "rope_theta": 500_000.0,
+}
 TINY_MODELS: dict[str, dict[str, Any]] = {
     "llama": {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "mistral": {**COMMON, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
@@ -203,4 +219,24 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "partial_rotary_factor": 0.5,
     },
+    "minimax-m2": {
+        **COMMON,
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "model_type": "minimax_m2",
+        "head_dim": HEAD_DIM,
+        "rotary_dim": 64,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+    },
+    "llama4": {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "model_type": "llama4",
+        "text_config": LLAMA4_TEXT,
+        "vision_config": {"num_hidden_layers": 1},
+    },
+    "llama4-text": {**LLAMA4_TEXT, "architectures": ["Llama4ForCausalLM"]},
 }

@@ -15,7 +15,7 @@ from tasks.smollm2 import SmolLM2MissingError, build_once, ensure_smollm2
 
 SEED = 1
 # Wrappers are built as the language model inside, which transformers knows, and saved under the wrapper's names.
-BUILT_AS = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "gemma3": "gemma3_text"}
+BUILT_AS = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 
 def ensure_tiny_model(name: str, cache_dir: Path) -> Path:

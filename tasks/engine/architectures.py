@@ -24,47 +24,62 @@ class Architecture:
             blocks. None: the class has none, or a wrong one, and what enters each block is taken by hooks.
         unit_offset: the final norm multiplies by 1 + weight (Gemma), not by weight.
         mla: attention is multi-head latent attention, whose dispatch has no CPU entry for `torch_native`.
-        cuda_attention: SGLang's attention backend on a GPU.
-        needs_cuda: why SGLang cannot run it on a CPU, or not right; empty where it can.
+        loaded_as: SGLang class that loads it right, where the one of its own name does not.
+        longest: config field with the most tokens of a sequence that SGLang computes right, and its value where the
+            config leaves it out; None where that is the context length.
+        on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels.
     """
 
     causal_lm: str = ""
     setter: str | None = DFLASH
     unit_offset: bool = False
     mla: bool = False
-    cuda_attention: str = "triton"
-    needs_cuda: str = ""
+    loaded_as: str = ""
+    longest: tuple[str, int] | None = None
+    on_cpu: tuple[str, ...] = ()
 
 
 _LLAMA = Architecture()
 _DEEPSEEK = Architecture(mla=True)
 # SGLang's setter captures what a block adds, without the stream that it is added to.
 _GEMMA3 = Architecture(setter=None, unit_offset=True)
+_LLAMA4 = Architecture(
+    causal_lm="language_model",
+    longest=("attention_chunk_size", 8192),  # the triton backend attends to the chunks before, too
+    on_cpu=("rotate_and_norm_in_place", "weigh_before_experts"),
+)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
     "Phi3ForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": Architecture(setter=EAGLE3),
-    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3, needs_cuda="the gate of its shared expert is a Triton kernel"),
+    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3, on_cpu=("gate_shared_expert",)),
     "Qwen3ForCausalLM": Architecture(),
     "Qwen3MoeForCausalLM": Architecture(),
-    "Qwen3NextForCausalLM": Architecture(unit_offset=True, needs_cuda="its linear attention has only compiled kernels"),
+    "Qwen3NextForCausalLM": Architecture(
+        unit_offset=True, on_cpu=("gate_shared_expert", "norm_and_gate_linear_attention")
+    ),
     "DeepseekV2ForCausalLM": _DEEPSEEK,
     "DeepseekV3ForCausalLM": _DEEPSEEK,  # R1 and Kimi-K2 too
     "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
-    "GptOssForCausalLM": Architecture(needs_cuda="SGLang's CPU attention has no sinks"),
+    "GptOssForCausalLM": Architecture(on_cpu=("attend_with_sinks",)),
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model"),
     "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
+    "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3, on_cpu=("norm_queries_and_keys",)),
+    "Llama4ForConditionalGeneration": _LLAMA4,
+    # SGLang's class of that name skips the experts' weights and does not reorder queries and keys for its rotary
+    # embedding; the wrapper's class does both, and takes a checkpoint and a config of the text alone.
+    "Llama4ForCausalLM": replace(_LLAMA4, loaded_as="Llama4ForConditionalGeneration"),
 }
 
 
-def get_architecture(name: str, device: str = "cuda") -> Architecture:
-    """Look up how an architecture is captured on `device`, `cpu` or `cuda`.
+def get_architecture(name: str) -> Architecture:
+    """Look up how an architecture is captured.
 
     Raises:
-        UnsupportedArchitectureError: `name` has no row, or cannot run on `device`.
+        UnsupportedArchitectureError: `name` has no row.
     """
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
@@ -72,9 +87,5 @@ def get_architecture(name: str, device: str = "cuda") -> Architecture:
         raise UnsupportedArchitectureError(
             f"architecture {name} is not in the table of captured models ({known}); "
             "docs/adding-a-model.md says how to add a row to tasks/engine/architectures.py"
-        )
-    if device == "cpu" and architecture.needs_cuda:
-        raise UnsupportedArchitectureError(
-            f"SGLang cannot run {name} on a CPU ({architecture.needs_cuda}); choose a GPU with devices"
         )
     return architecture

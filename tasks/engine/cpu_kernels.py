@@ -1,8 +1,8 @@
 """A stand-in for `sgl_kernel` on a machine without a GPU.
 
 PyPI's sglang-kernel is CUDA only and cannot even be imported without a driver. SGLang on CPU imports its symbols but
-falls back to native operations, so a module whose symbols raise only when *called* is enough: a kernel that is really
-needed fails loudly, by name.
+falls back to native operations, so a module whose symbols raise only when *called* is enough, but for a few that it
+really calls: a kernel that is needed and missing fails loudly, by name.
 """
 
 import importlib.machinery
@@ -12,7 +12,15 @@ import types
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import torch
+
+from tasks.engine import cpu_linear_attention
+
 _ROOT = "sgl_kernel"
+_IMPLEMENTED = {
+    "causal_conv1d_fn_cpu": cpu_linear_attention.convolve,
+    "chunk_gated_delta_rule_cpu": cpu_linear_attention.apply_delta_rule,
+}
 
 
 class _Missing:
@@ -31,12 +39,12 @@ class _Missing:
 
 
 class _Module(types.ModuleType):
-    """A module every attribute of which is missing."""
+    """A module every attribute of which is missing, but for those implemented here."""
 
-    def __getattr__(self, name: str) -> _Missing:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Missing(f"{self.__name__}.{name}")
+        return _IMPLEMENTED.get(name) or _Missing(f"{self.__name__}.{name}")
 
 
 class _Finder:
@@ -64,3 +72,7 @@ def install() -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+    # SGLang looks these up as operators of torch. No others: it takes some for a sign of AMX.
+    operators = vars(torch.ops.sgl_kernel)
+    operators["fused_gdn_gating_cpu"] = cpu_linear_attention.make_gates
+    operators["fused_sigmoid_gating_delta_rule_update_cpu"] = _Missing("sgl_kernel.fused_sigmoid_gating_delta_rule")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
 from tasks.engine.quantizations import compute_dtypes, describe_quantization
 
@@ -25,7 +26,7 @@ class ModelInfo:
         num_layers: number of decoder blocks.
         hidden_size: width of a hidden state.
         vocab_size: rows of the embedding.
-        context_length: `max_position_embeddings`, in tokens.
+        context_length: most tokens of a sequence: `max_position_embeddings`, or less where SGLang is right for less.
         dtype: the checkpoint's own dtype.
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
         compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
@@ -107,7 +108,7 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             num_layers=int(text["num_hidden_layers"]),
             hidden_size=int(text["hidden_size"]),
             vocab_size=int(text["vocab_size"]),
-            context_length=int(text["max_position_embeddings"]),
+            context_length=_context_length(str(config["architectures"][0]), text),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
             quantization=None if quantization is None else describe_quantization(quantization),
             compute_dtypes=compute_dtypes(quantization),
@@ -117,6 +118,15 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             f"{path / 'config.json'} does not describe a causal language model: {type(error).__name__} {error}; "
             "architectures, num_hidden_layers, hidden_size, vocab_size and max_position_embeddings are needed"
         ) from None
+
+
+def _context_length(architecture: str, text: dict[str, Any]) -> int:
+    context_length = int(text["max_position_embeddings"])
+    row = ARCHITECTURES.get(architecture)
+    if row is None or row.longest is None:
+        return context_length
+    field, default = row.longest
+    return min(context_length, int(text.get(field, default) or context_length))
 
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:

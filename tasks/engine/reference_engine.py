@@ -28,7 +28,7 @@ class ReferenceEngine:
         self.options = options
         self._model = _load(options.model, DTYPES[options.compute_dtype]).to(options.device)
         self._model.eval()
-        self._decoder = self._model.get_decoder()
+        self._decoder = _find_decoder(self._model)
         self._before_norm: torch.Tensor | None = None
         self._decoder.norm.register_forward_pre_hook(self._keep_before_norm)
 
@@ -53,6 +53,11 @@ class ReferenceEngine:
         self._before_norm = args[0]
 
 
+def _find_decoder(model: Any) -> Any:
+    decoder = model.get_decoder()
+    return getattr(decoder, "model", decoder)  # Llama-4 names itself as its decoder
+
+
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     model = _from_pretrained(folder, dtype)
     if model.config.model_type == "deepseek_v2":
@@ -62,6 +67,10 @@ def _load(folder: Path, dtype: torch.dtype) -> Any:
 
 def _from_pretrained(folder: Path, dtype: torch.dtype) -> Any:
     config = json.loads((folder / "config.json").read_bytes())
+    if config["model_type"] == "minimax_m2":
+        return AutoModelForCausalLM.from_pretrained(
+            folder, config=_repaired_minimax_m2(folder), dtype=dtype, local_files_only=True
+        )
     if (known := SAME_AS.get(config["model_type"])) is None:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     text = {key: value for key, value in (config.get("text_config") or config).items() if key != "model_type"}
@@ -72,6 +81,18 @@ def _from_pretrained(folder: Path, dtype: torch.dtype) -> Any:
         dtype=dtype,
         local_files_only=True,
     )
+
+
+def _repaired_minimax_m2(folder: Path) -> Any:
+    """Say in transformers' words that only `rotary_dim` of each head's numbers are rotated.
+
+    transformers 5.12.1 does not know that field, which is all that published checkpoints have, and rotates all
+    (github.com/huggingface/transformers/issues/48241).
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    rotary_dim = getattr(config, "rotary_dim", config.head_dim)
+    config.rope_parameters.setdefault("partial_rotary_factor", rotary_dim / config.head_dim)
+    return config
 
 
 def _repair_deepseek_v2(model: Any) -> None:

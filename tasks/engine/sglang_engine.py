@@ -4,11 +4,13 @@ Written against one SGLang release, whose internals change with each; `load_engi
 machine without a GPU before this file is imported.
 """
 
+import contextlib
 import functools
 import inspect
+import json
 import operator
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
 from sglang.srt.model_executor.model_runner import ModelRunner, ParallelState
+from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
 from sglang.srt.runtime_context import publish, reset_context
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -30,21 +33,24 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from tasks.engine.architectures import Architecture, get_architecture
 from tasks.engine.base import DTYPES, EngineOptions
+from tasks.engine.cpu_blocks import replace_kernels
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine.models import read_model
+from tasks.engine.weight_check import WeightCheck
 
 
 class SGLangEngine:
     """One model, loaded as SGLang serves it, run one EXTEND batch at a time; see `Engine`.
 
     Raises:
-        UnsupportedArchitectureError: the model is not in the table, or cannot run on the device.
+        UnsupportedArchitectureError: the model is not in the table.
+        ModelLoadError: the checkpoint did not fill the model.
     """
 
     def __init__(self, options: EngineOptions, rank: int, port: int) -> None:
         self.options = options
         self._info = read_model(options.model)
-        self._architecture = get_architecture(self._info.architecture, options.device)
+        self._architecture = get_architecture(self._info.architecture)
         self._tap = _StateTap()
         self._hooked: dict[object, torch.Tensor] = {}
         try:
@@ -105,6 +111,12 @@ class SGLangEngine:
 
     def _check_batch(self, sequences: Sequence[npt.NDArray[np.int32]], num_tokens: int) -> None:
         limit = self.options.max_batch_tokens
+        longest = max(map(len, sequences), default=0)
+        if longest > self._info.context_length:
+            raise EngineStateError(
+                f"a sequence of {longest} tokens is over the {self._info.context_length} tokens up to which "
+                f"{self._info.architecture} is computed right; make it shorter"
+            )
         if num_tokens > limit or len(sequences) > self.options.max_sequences:
             raise EngineStateError(
                 f"a batch of {num_tokens} tokens in {len(sequences)} sequences is over the engine's {limit} tokens in "
@@ -115,8 +127,7 @@ class SGLangEngine:
 
     @property
     def _causal_lm(self) -> Any:
-        path = self._architecture.causal_lm
-        return operator.attrgetter(path)(self._runner.model) if path else self._runner.model
+        return _find_causal_lm(self._runner.model, self._architecture)
 
     def _install_capture(self) -> None:
         """Make the model hand out the streams of `options.layers`.
@@ -136,8 +147,10 @@ class SGLangEngine:
                 module.register_forward_pre_hook(functools.partial(self._keep_stream, layer), with_kwargs=True)
         self._logits_processor = causal_lm.logits_processor
         causal_lm.logits_processor = self._tap
-        if self.options.device == "cpu" and self._architecture.mla:
-            _force_mla(body.layers)
+        if self.options.device == "cpu":
+            replace_kernels(body.layers, self._architecture.on_cpu)
+            if self._architecture.mla:
+                _force_mla(body.layers)
 
     def _keep_stream(self, layer: int, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the stream that enters a block or the final norm: its input and the residual not yet added to it."""
@@ -271,18 +284,49 @@ def _load_runner(options: EngineOptions, architecture: Architecture, rank: int, 
     server_args = _server_args(options, architecture)
     publish(server_args, role="scheduler")
     initialize_moe_config(server_args)
-    runner = ModelRunner(
-        model_config=ModelConfig.from_server_args(server_args),
-        mem_fraction_static=server_args.mem_fraction_static,
-        gpu_id=rank,
-        ps=_parallel_state(rank, options.tp_size, options.ep_size),
-        nccl_port=port,
-        server_args=server_args,
-    )
+    with _checked_loading(options, architecture):
+        runner = ModelRunner(
+            model_config=ModelConfig.from_server_args(server_args),
+            mem_fraction_static=server_args.mem_fraction_static,
+            gpu_id=rank,
+            ps=_parallel_state(rank, options.tp_size, options.ep_size),
+            nccl_port=port,
+            server_args=server_args,
+        )
     runner.alloc_memory_pool()
     runner.init_attention_backends()
     runner.init_cuda_graphs()
     return runner
+
+
+@contextlib.contextmanager
+def _checked_loading(options: EngineOptions, architecture: Architecture) -> Iterator[None]:
+    """Check that the checkpoint fills the model, in the one place where SGLang's loader reads weights into it."""
+    load = DefaultModelLoader.load_weights_and_postprocess
+
+    def load_checked(model: Any, weights: Iterable[tuple[str, torch.Tensor]], target_device: torch.device) -> None:
+        causal_lm, read = _find_causal_lm(model, architecture), model.load_weights
+        is_whole = options.tp_size == 1 and getattr(model, "quant_config", None) is None
+        check = WeightCheck(causal_lm, causal_lm.model.layers, is_whole=is_whole)
+        check.poison()
+
+        def read_checked(weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+            read(check.watch(weights))
+            check.check()  # before the loader packs and quantizes
+
+        model.load_weights = read_checked
+        load(model, weights, target_device)
+        del model.load_weights
+
+    DefaultModelLoader.load_weights_and_postprocess = staticmethod(load_checked)
+    try:
+        yield
+    finally:
+        DefaultModelLoader.load_weights_and_postprocess = staticmethod(load)
+
+
+def _find_causal_lm(model: Any, architecture: Architecture) -> Any:
+    return operator.attrgetter(architecture.causal_lm)(model) if architecture.causal_lm else model
 
 
 def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
@@ -303,9 +347,13 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
         max_prefill_tokens=options.max_batch_tokens,
         max_running_requests=options.max_sequences,
         mem_fraction_static=0.5 if on_cpu else None,  # must be given on CPU, where SGLang cannot work it out
-        attention_backend="torch_native" if on_cpu else architecture.cuda_attention,
+        # Without AMX `intel_amx` becomes `torch_native`, which SGLang refuses by that name for gpt-oss.
+        attention_backend="intel_amx" if on_cpu else "triton",
         disable_hybrid_swa_memory=True,  # a pool of its own for sliding windows would hold less than a whole batch
         enforce_disable_flashinfer_allreduce_fusion=True,  # the setters would capture streams not yet reduced
+        json_model_override_args=json.dumps(
+            {"architectures": [loaded_as]} if (loaded_as := architecture.loaded_as) else {}
+        ),
         sampling_backend="pytorch",
         random_seed=0,
     )

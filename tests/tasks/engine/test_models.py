@@ -52,7 +52,8 @@ def test_a_real_folder_is_described_as_transformers_reads_it(tiny_model: Callabl
     assert ours.architecture == written["architectures"][0]
     assert ours.architecture in ARCHITECTURES
     assert (ours.num_layers, ours.hidden_size) == (theirs.num_hidden_layers, theirs.hidden_size)
-    assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, theirs.max_position_embeddings)
+    longest = min(theirs.max_position_embeddings, getattr(theirs, "attention_chunk_size", 1 << 30))
+    assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, longest)
     assert (ours.dtype, ours.quantization) == ("bfloat16", None)
     assert [file.name for file in weight_files(folder)] == ["model.safetensors"]
 
@@ -83,6 +84,19 @@ def test_a_model_of_text_and_more_is_described_by_its_text(make_model: Callable)
     text = {key: value for key, value in CONFIG.items() if key != "architectures"}
     model = read_model(make_model(outer | {"text_config": text, "hidden_size": 9}))
     assert (model.architecture, model.hidden_size, model.dtype) == (outer["architectures"][0], 64, "float16")
+
+
+@pytest.mark.parametrize(("chunk", "expected"), [({}, 8192), ({"attention_chunk_size": 4096}, 4096)])
+def test_a_sample_is_no_longer_than_what_is_computed_right(make_model: Callable, chunk: dict, expected: int) -> None:
+    """Llama-4 attends in chunks, which SGLang's triton attention does not."""
+    config = CONFIG | chunk | {"architectures": ["Llama4ForCausalLM"], "max_position_embeddings": 1 << 20}
+    assert read_model(make_model(config)).context_length == expected
+
+
+@pytest.mark.parametrize("chunk", [None, 1 << 20])
+def test_without_chunks_it_is_the_context_length(make_model: Callable, chunk: int | None) -> None:
+    config = CONFIG | {"architectures": ["Llama4ForCausalLM"], "attention_chunk_size": chunk}
+    assert read_model(make_model(config)).context_length == CONFIG["max_position_embeddings"]
 
 
 def test_what_a_published_wrapper_leaves_to_the_defaults_of_transformers_is_found_there(make_model: Callable) -> None:
