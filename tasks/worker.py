@@ -242,6 +242,7 @@ def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         layers=cast("tuple[LayerId, ...]", tuple(start.layers)),
         compute_dtype=start.compute_dtype,
         quantization=start.quantization,
+        rounds_inputs=start.quantization is not None or read_model(Path(start.model)).rounds_inputs,
         output_dtype=storage_dtype,
         device=cast('Literal["cpu", "cuda"]', start.device),
         max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),

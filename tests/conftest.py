@@ -51,6 +51,14 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """Return the function from a name in `quantized_models.QUANTIZED_MODELS` to its folder and its twin's."""
+    from quantized_models import make_quantized_model
+
+    return cache(lambda name: make_quantized_model(name, user_cache() / "tests", tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(scope="session")
 def tiny_model() -> Callable[[str], Path]:
     """Return the function from a name in `tiny_models.TINY_MODELS` to its folder, made once a machine."""
     return lambda name: ensure_tiny_model(name, user_cache() / "tests")

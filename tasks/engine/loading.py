@@ -1,6 +1,8 @@
 """Load an engine, over one device or several."""
 
 from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.models import read_model
+from tasks.engine.precision import AUTO, choose_precision
 from tasks.engine.ranks import find_free_port, load_rank
 from tasks.engine.tensor_parallel import TensorParallelEngine
 
@@ -9,8 +11,9 @@ def load_engine(options: EngineOptions) -> ReadableEngine:
     """Start SGLang for one model; with `tp_size` over 1, on as many GPUs, one process each, this one the first.
 
     Raises:
-        EngineError: the SGLang version, the model folder or the architecture is not one we can run.
+        EngineError: the SGLang version, the model folder, the architecture or the precision is not one we can run.
     """
+    choose_precision(read_model(options.model), options.device, options.compute_dtype, options.quantization or AUTO)
     if options.tp_size > 1:
         return TensorParallelEngine(options)
     return load_rank(options, 0, find_free_port())

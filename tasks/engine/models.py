@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
-from tasks.engine.quantizations import compute_dtypes, describe_quantization
+from tasks.engine.quantizations import compute_dtypes, describe_quantization, rounds_inputs
 
 NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 # Where checkpoints by NVIDIA's ModelOpt say how they are quantized, beside a config.json that says nothing of it.
@@ -30,6 +30,7 @@ class ModelInfo:
         dtype: the checkpoint's own dtype.
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
         compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
+        rounds_inputs: what enters a linear layer is rounded too, to FP8 or the like.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class ModelInfo:
     dtype: str
     quantization: str | None
     compute_dtypes: tuple[str, ...]
+    rounds_inputs: bool
 
 
 def read_model(path: Path) -> ModelInfo:
@@ -112,6 +114,7 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
             quantization=None if quantization is None else describe_quantization(quantization),
             compute_dtypes=compute_dtypes(quantization),
+            rounds_inputs=rounds_inputs(quantization),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise NotAModelError(

@@ -8,6 +8,8 @@ QUANTIZED_DTYPES = ("bfloat16", "float16")
 # SGLang without Marlin has only kernels in float16 for them (gptq.py and awq.py of its layers/quantization).
 PLAIN_DTYPES = ("float16",)
 MARLIN_GROUP_SIZES = {-1, 32, 64, 128}
+# Methods that leave what enters a linear layer in its dtype; compressed-tensors says for each checkpoint.
+WEIGHT_ONLY = {"gptq", "awq", "mxfp4", "bitsandbytes"}
 
 # How the values were found, who wrote them and what the file is called: no number of a forward depends on it.
 _PROVENANCE = frozenset(
@@ -48,6 +50,20 @@ def compute_dtypes(config: Mapping[str, Any] | None) -> tuple[str, ...]:
     symmetric = bool(config.get("sym")) if method == "gptq" else bool(config.get("zero_point"))
     has_marlin = symmetric and config.get("bits") in {4, 8} and config.get("group_size") in MARLIN_GROUP_SIZES
     return QUANTIZED_DTYPES if has_marlin else PLAIN_DTYPES
+
+
+def rounds_inputs(config: Mapping[str, Any] | None) -> bool:
+    """Say whether what enters a linear layer is rounded too, to FP8 or the like, which adds noise to every state.
+
+    Raises:
+        KeyError: `config` has no `quant_method`.
+    """
+    if config is None:
+        return False
+    method = str(config["quant_method"]).lower().replace("_", "-")
+    if method == "compressed-tensors":
+        return any(group.get("input_activations") for group in (config.get("config_groups") or {}).values())
+    return method not in WEIGHT_ONLY
 
 
 def _describe_group(group: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from fake_quantization import round_inputs, round_to_fp8
 
 from tasks.engine.base import EngineOptions
 from tasks.engine.canary import READ_OUT_TOKENS, check_engine, fits_twice, reference_options
@@ -27,7 +29,7 @@ def options_for(model: Path, dtype: str = "float32") -> EngineOptions:
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["llama", "qwen3-moe", "deepseek-v3"])
 def test_a_right_engine_passes(tiny_model: Callable[[str], Path], name: str, dtype: str) -> None:
     info = read_model(tiny_model(name))
@@ -110,12 +112,40 @@ class TestAWrongEngineIsNamed:
         with pytest.raises(CanaryError, match=rf"of {READ_OUT_TOKENS} positions.* the engine itself generates"):
             check_engine(Spoilt(engine, before_the_norm), info, None)
 
-    def test_a_neighbouring_layer_of_a_trained_model(self, smollm2: Path) -> None:
+    @pytest.mark.parametrize("rounds_inputs", [False, True])
+    def test_a_neighbouring_layer_of_a_trained_model(self, smollm2: Path, *, rounds_inputs: bool) -> None:
         """Where neighbours differ by little, the ids tell, not the size of the difference."""
         info = read_model(smollm2)
-        asked = replace(options_for(smollm2, "bfloat16"), layers=(20,))
+        asked = replace(options_for(smollm2, "bfloat16"), layers=(20,), rounds_inputs=rounds_inputs)
         beside = ReferenceEngine(replace(asked, layers=(21,)))
         shifted = SimpleNamespace(options=asked, forward=beside.forward)
         reference = ReferenceEngine(reference_options(beside, info))
         with pytest.raises(CanaryError, match=r"layer 20 differs .* layer 21 there is nearly as close"):
             check_engine(shifted, info, reference)
+
+
+@pytest.fixture(scope="module")
+def rounded(quantized: Callable[[str], tuple[Path, Path]]) -> tuple[EngineOptions, ReferenceEngine]:
+    """transformers that rounds what enters each layer, with a random MoE with MLA: the noisiest that there is."""
+    _, twin = quantized("deepseek-v3-fp8-block")
+    options = replace(options_for(twin, "bfloat16"), layers=(0, 1, 2, 3))
+    engine = ReferenceEngine(options)
+    round_inputs(engine._model, partial(round_to_fp8, group_size=128))
+    return options, engine
+
+
+class TestInputsRoundedToFP8:
+    def check(self, options: EngineOptions, forward: Callable[[Sequence[Ids]], torch.Tensor]) -> None:
+        info = read_model(options.model)
+        engine = SimpleNamespace(options=options, forward=forward)
+        check_engine(engine, info, ReferenceEngine(reference_options(engine, info)))
+
+    def test_pass_where_it_is_said(self, rounded: tuple[EngineOptions, ReferenceEngine]) -> None:
+        options, engine = rounded
+        self.check(replace(options, rounds_inputs=True), engine.forward)
+
+    @pytest.mark.parametrize("spoil", [shift_rows, swap_layers])
+    def test_do_not_hide_a_wrong_engine(self, rounded: tuple[EngineOptions, ReferenceEngine], spoil) -> None:
+        options, engine = rounded
+        with pytest.raises(CanaryError):
+            self.check(replace(options, rounds_inputs=True), lambda ids: spoil(ids, engine.forward(ids).clone()))

@@ -6,7 +6,7 @@ from published_quantizations import AWQ, FP8_BLOCK, GPTQ
 from tasks.engine.errors import PrecisionError
 from tasks.engine.models import ModelInfo
 from tasks.engine.precision import Precision, choose_precision
-from tasks.engine.quantizations import compute_dtypes, describe_quantization
+from tasks.engine.quantizations import compute_dtypes, describe_quantization, rounds_inputs
 
 
 def model(dtype: str, quantization: dict | None = None) -> ModelInfo:
@@ -20,6 +20,7 @@ def model(dtype: str, quantization: dict | None = None) -> ModelInfo:
         dtype=dtype,
         quantization=None if quantization is None else describe_quantization(quantization),
         compute_dtypes=compute_dtypes(quantization),
+        rounds_inputs=rounds_inputs(quantization),
     )
 
 

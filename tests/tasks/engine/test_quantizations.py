@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from published_quantizations import AWQ, FP8_BLOCK, FP8_CHANNEL, GPTQ, PACKED, PUBLISHED
 
-from tasks.engine.quantizations import QUANTIZED_DTYPES, compute_dtypes, describe_quantization
+from tasks.engine.quantizations import QUANTIZED_DTYPES, compute_dtypes, describe_quantization, rounds_inputs
 
 
 def weights(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -79,6 +79,12 @@ def test_sglang_computes_a_published_checkpoint_in_these_dtypes(name: str) -> No
 def test_without_marlin_there_is_only_float16(config: dict[str, Any]) -> None:
     assert compute_dtypes(config) == ("float16",)
     assert sglang_dtypes(config, marlin=False) == {"float16"}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_enters_a_layer_is_rounded_where_the_config_says_so(name: str) -> None:
+    assert rounds_inputs(PUBLISHED[name][0]) == name.startswith("fp8")
+    assert not rounds_inputs(None)
 
 
 def sglang_dtypes(config: dict[str, Any], *, marlin: bool = True) -> set[str]:

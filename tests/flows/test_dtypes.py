@@ -1,0 +1,53 @@
+"""A dtype and a quantization, from the settings to the states."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import chat, write_lines
+
+from flows import Settings, extract_hidden_states
+from flows.job import prepare_job
+from tasks.engine.base import EngineOptions
+from tasks.engine.reference_engine import ReferenceEngine
+
+LINES = ['{"messages": []}', *(str(chat(f"Count to {n}.", "One, two, three.")).replace("'", '"') for n in (3, 4))]
+
+
+def settings_for(model: Path, folder: Path, **changes: str) -> Settings:
+    data = write_lines(folder / "chats.jsonl", LINES)
+    return Settings(model=model, data=data, store=folder / "store", devices="cpu", **changes)
+
+
+def test_states_are_those_of_the_dtype_asked_for(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """Closer to transformers in float16 than transformers in float16 is to float32."""
+    result = extract_hidden_states(
+        settings_for(tiny_model("llama"), tmp_path, dtype="float16", storage_dtype="float16", layers="4,final")
+    )
+    assert result.report.spec["compute_dtype"] == "float16"
+    options = EngineOptions(
+        model=tiny_model("llama"),
+        layers=(4, "final"),
+        compute_dtype="float16",
+        output_dtype="float16",
+        device="cpu",
+        max_batch_tokens=512,
+    )
+    half, single = ReferenceEngine(options), ReferenceEngine(replace(options, compute_dtype="float32"))
+    assert len(result.store) == 2
+    for index, name in enumerate(result.tokens.sample_hashes):
+        ids = result.tokens.input_ids(index)
+        near, far = (engine.forward([ids]).float().numpy() for engine in (half, single))
+        found = result.store[name].hidden_states().astype(np.float32)
+        assert np.linalg.norm(found - near) < np.linalg.norm(far - near)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "float16"])
+def test_the_dtype_names_the_states(tiny_model: Callable[[str], Path], tmp_path: Path, dtype: str) -> None:
+    job = prepare_job(settings_for(tiny_model("llama"), tmp_path, dtype=dtype))
+    expected = "float32" if dtype == "auto" else dtype
+    assert (job.precision.compute_dtype, job.spec.compute_dtype, job.spec.quantization) == (expected, expected, None)
+    auto = prepare_job(settings_for(tiny_model("llama"), tmp_path))
+    assert (job.spec_digest == auto.spec_digest) == (expected == "float32")
