@@ -1,7 +1,6 @@
 """A dtype and a quantization, from the settings to the states."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,26 +21,26 @@ def settings_for(model: Path, folder: Path, **changes: str) -> Settings:
 
 
 def test_states_are_those_of_the_dtype_asked_for(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
-    """Closer to transformers in float16 than transformers in float16 is to float32."""
+    """They err as a forward in float16 does, 1.4e-3: rounding for storage alone is 2e-4, and bfloat16 errs by 1e-2."""
     result = extract_hidden_states(
         settings_for(tiny_model("llama"), tmp_path, dtype="float16", storage_dtype="float16", layers="4,final")
     )
     assert result.report.spec["compute_dtype"] == "float16"
-    options = EngineOptions(
-        model=tiny_model("llama"),
-        layers=(4, "final"),
-        compute_dtype="float16",
-        output_dtype="float16",
-        device="cpu",
-        max_batch_tokens=512,
+    exact = ReferenceEngine(
+        EngineOptions(
+            model=tiny_model("llama"),
+            layers=(4, "final"),
+            compute_dtype="float32",
+            output_dtype="float32",
+            device="cpu",
+            max_batch_tokens=512,
+        )
     )
-    half, single = ReferenceEngine(options), ReferenceEngine(replace(options, compute_dtype="float32"))
     assert len(result.store) == 2
     for index, name in enumerate(result.tokens.sample_hashes):
-        ids = result.tokens.input_ids(index)
-        near, far = (engine.forward([ids]).float().numpy() for engine in (half, single))
+        truth = exact.forward([result.tokens.input_ids(index)]).numpy()
         found = result.store[name].hidden_states().astype(np.float32)
-        assert np.linalg.norm(found - near) < np.linalg.norm(far - near)
+        assert 5e-4 < np.linalg.norm(found - truth) / np.linalg.norm(truth) < 3e-3
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "float16"])
