@@ -62,7 +62,8 @@ class Computation(BaseSettings):
     layers: Annotated[str, BeforeValidator(_join_layers)] = Field(
         default=DEFAULT_LAYERS,
         title="Layers",
-        description="comma-separated: k (the stream after k blocks), L, L-<n>, L//<n>, final (after the last norm)",
+        description="comma-separated: k (the stream after k blocks), L, L-<n>, L//<n>, final (after the last norm), or "
+        "the sets of trainers: eagle3, dflash, dflash:<n> (for a drafter of n layers)",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",

@@ -191,6 +191,12 @@ def test_layers_mean_what_the_table_says():
         assert ", ".join(map(str, resolve_layers(bare(ids), 30))) == expected
 
 
+def test_sets_of_layers_are_what_the_table_says():
+    for names, _, expected in table("set"):
+        for name in names.split(", "):
+            assert ", ".join(map(str, resolve_layers(bare(name), 30))) == expected
+
+
 def test_the_columns_of_the_accounting_are_those_of_a_report():
     rows = Ledger(LineProgress(print)).rows()
 

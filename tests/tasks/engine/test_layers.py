@@ -18,6 +18,13 @@ from tasks.engine.layers import DEFAULT_LAYERS, resolve_layers
         (" L - 1 , L // 4 ", 9, (2, 8)),
         ([5, "final", "L-1"], 9, (5, 8, "final")),
         ((1,), 1, (1,)),
+        ("eagle3", 30, (2, 15, 27, "final")),
+        # The ids of published drafters for Qwen3-8B and Qwen3.6-27B (1, 9, 17, ... and 1, 16, 31, ...), plus one.
+        ("dflash", 36, (2, 10, 18, 26, 34)),
+        ("dflash:5", 64, (2, 17, 32, 47, 62)),
+        ("dflash:1", 36, (19,)),
+        ("dflash:2", 5, (2, 3)),
+        (" dflash:3 , final", 8, (2, 4, 6, "final")),
     ],
 )
 def test_layers_resolve_to_ascending_ids_with_final_last(expression, num_layers, expected):
@@ -37,6 +44,8 @@ def test_layers_resolve_to_ascending_ids_with_final_last(expression, num_layers,
         ("L//0", ["'L//0'", "is not"]),
         ("1,,2", ["layer ''", "is not"]),
         ("l", ["layer 'l'", "final"]),
+        ("dflash:0", ["'dflash:0'", "is not"]),
+        ("dflash:30", ["dflash:30", "30 different layers among 2..28", "choose fewer"]),
         ("1.5", ["'1.5'"]),
         ("9" * 5000, ["is not"]),
         ([True], ["'True'"]),
@@ -60,6 +69,16 @@ def test_a_model_too_small_for_the_default_says_so(num_layers):
         resolve_layers(DEFAULT_LAYERS, num_layers)
     cure = str(error.value).rsplit(" ", 1)[1]
     assert resolve_layers(cure, num_layers)[-1] == "final"
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_model_too_small_for_a_set_says_so(num_layers):
+    with pytest.raises(LayerError, match=f"dflash:2 needs 2 different layers .* a model of {num_layers} blocks"):
+        resolve_layers("dflash:2", num_layers)
+
+
+def test_sets_may_share_layers_with_each_other_and_with_ids():
+    assert resolve_layers("eagle3,dflash,10,final", 36) == (2, 10, 18, 26, 33, 34, "final")
 
 
 @settings(deadline=None)

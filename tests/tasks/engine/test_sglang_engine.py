@@ -12,10 +12,12 @@ import torch
 from safetensors import safe_open
 from tiny_models import TINY_MODELS
 
+from tasks.engine import cpu_kernels
 from tasks.engine.architectures import ARCHITECTURES, Architecture
 from tasks.engine.base import Engine, EngineOptions
 from tasks.engine.canary import check_engine
 from tasks.engine.errors import EngineStateError
+from tasks.engine.layers import resolve_layers
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
@@ -192,3 +194,14 @@ def test_the_real_model_equals_transformers(smollm2: Path) -> None:
     mine, reference = ours.forward([ids]), theirs.forward([ids])
     ours.close()
     assert torch.equal(mine, reference)
+
+
+@pytest.mark.parametrize("num_draft_layers", [1, 2, 5, 8])
+@pytest.mark.parametrize("num_layers", [12, 30, 36, 61, 80])
+def test_the_layers_of_dflash_are_those_of_sglang(num_layers: int, num_draft_layers: int) -> None:
+    """SGLang counts the outputs of blocks from 0, which are the streams that enter the next."""
+    cpu_kernels.install()
+    from sglang.srt.speculative.dflash_utils import build_target_layer_ids
+
+    theirs = build_target_layer_ids(num_layers, num_draft_layers)
+    assert resolve_layers(f"dflash:{num_draft_layers}", num_layers) == tuple(layer + 1 for layer in theirs)
