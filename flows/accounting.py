@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flows.progress import Progress
-from storage.checks import Finding
+from storage.findings import Finding
 from tasks import messages
 from tasks.errors import TooManyQuarantinedError
 from tasks.planning import Plan

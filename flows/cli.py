@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from flows import commands
+from flows import commands, store_commands
 from flows.errors import SettingsError
 from flows.prefect_defaults import quiet_console
 from flows.settings import Settings
@@ -72,8 +72,9 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in (("extract", commands.extract), ("plan", commands.plan), ("settings", commands.settings)):
         _add_settings(_add_command(subparsers, name, command))
-    for name, command in (("show", commands.show), ("validate", commands.validate), ("compact", commands.compact)):
+    for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
         _add_store(_add_command(subparsers, name, command))
+    _add_validate(_add_command(subparsers, "validate", store_commands.validate))
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=Path, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser
@@ -110,10 +111,33 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spec", metavar="DIGEST", help="which states, by a prefix of the digest, if there are several"
     )
-    if parser.prog.endswith("validate"):
-        parser.add_argument(
-            "--repair", action="store_true", help="set bad samples aside, so that the next run redoes them"
-        )
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    _add_store(parser)
+    parser.add_argument("--repair", action="store_true", help="set aside what is bad, so that the next run redoes it")
+    parser.add_argument(
+        "--fraction",
+        type=_fraction,
+        default=1.0,
+        metavar="SHARE",
+        help="check this share of the samples, always the same ones (default 1.0)",
+    )
+    parser.add_argument("--threads", type=_count, metavar="N", help="that read and decode (default: one a core)")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
 
 
 if __name__ == "__main__":

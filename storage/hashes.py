@@ -57,6 +57,13 @@ def distinct(hashes: Hashes) -> Positions:
     return np.sort(order[is_new(hashes[order])])
 
 
+def is_in_share(hashes: Hashes, fraction: float) -> npt.NDArray[np.bool_]:
+    """Say of each hash whether it is among the lowest `fraction` of all there can be: hashes are random."""
+    if fraction >= 1:
+        return np.ones(len(hashes), bool)
+    return _keys_of(hashes) < np.uint64(int(fraction * 2**64))
+
+
 def is_ascending(hashes: Hashes) -> bool:
     """Say whether each hash is greater than the one before."""
     keys = _keys_of(hashes)

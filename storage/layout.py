@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.digests import is_digest
+from storage.digests import canonical_json, is_digest
 from storage.errors import CorruptObjectError, NotAStoreError, StoreNotFoundError, StoreVersionError
 from storage.files import read_document
 
@@ -12,6 +12,12 @@ FORMAT = "aerie"
 FORMAT_VERSION = 1
 HEADER = "aerie.json"
 PREFIX_LENGTH = 2
+MEND = f" (a store whose {HEADER} is damaged is mended by aerie validate --repair)"
+
+
+def header_bytes() -> bytes:
+    """Return the header of a store of this version."""
+    return canonical_json({"format": FORMAT, "format_version": FORMAT_VERSION})
 
 
 def spec_path(store: Path, spec_digest: str) -> Path:
@@ -78,16 +84,17 @@ def check_version(store: Path) -> None:
         header = read_document(store / HEADER)
     except FileNotFoundError as error:
         raise NotAStoreError(
-            f"{store} has no {HEADER}; give the path of a store, or of an empty folder to make one"
+            f"{store} has no {HEADER}; give the path of a store, or of an empty folder to make one{MEND}"
         ) from error
     except CorruptObjectError as error:
-        raise NotAStoreError(f"{store / HEADER} is not readable; give the path of a store") from error
+        raise NotAStoreError(f"{store / HEADER} is not readable; give the path of a store{MEND}") from error
     if header.get("format") != FORMAT:
         raise NotAStoreError(
-            f"{store / HEADER} says format {header.get('format')!r}, not {FORMAT!r}; give the path of a store"
+            f"{store / HEADER} says format {header.get('format')!r}, not {FORMAT!r}; give the path of a store{MEND}"
         )
     version = header.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise StoreVersionError(
-            f"{store} has format version {version!r}, this aerie reads {FORMAT_VERSION}; use the aerie that wrote it"
+            f"{store} has format version {version!r}, this aerie reads {FORMAT_VERSION}; "
+            f"use the aerie that wrote it{MEND}"
         )

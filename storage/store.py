@@ -14,11 +14,11 @@ from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundErr
 from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging, sweep
 from storage.hashes import NAMES_PER_PIECE, hashes_of, names_of
 from storage.layout import (
-    FORMAT,
-    FORMAT_VERSION,
     HEADER,
+    MEND,
     check_version,
     entries,
+    header_bytes,
     objects_folder,
     packs_folder,
     spec_path,
@@ -59,9 +59,9 @@ def _write_header(path: Path) -> None:
     foreign = sorted(entry.name for entry in entries(path) if not entry.name.startswith(f".{HEADER}"))
     if foreign and HEADER not in foreign:
         raise NotAStoreError(
-            f"{path} is not empty and no store (it holds {foreign[0]!r}); give an empty folder or a store"
+            f"{path} is not empty and no store (it holds {foreign[0]!r}); give an empty folder or a store{MEND}"
         )
-    replace_file(path / HEADER, canonical_json({"format": FORMAT, "format_version": FORMAT_VERSION}))
+    replace_file(path / HEADER, header_bytes())
 
 
 def add_spec(path: Path, spec: StateSpec) -> str:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from prefect import task
 
-from storage.checks import CheckReport, check_store, repair
+from storage.checks import check_store
+from storage.file_checks import check_files, check_header
+from storage.findings import CheckReport
+from storage.repairs import repair
 from tasks.policy import STORE_IS_THE_CACHE
 
 
@@ -14,7 +17,8 @@ def validate_samples(
     spec_digest: str,
     *,
     hashes: Collection[str] | None = None,
-    threads: int = 2,
+    fraction: float = 1.0,
+    threads: int | None = None,
     set_aside: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
@@ -24,14 +28,35 @@ def validate_samples(
         store: the store.
         spec_digest: which states.
         hashes: only these samples; None is all.
-        threads: readers.
+        fraction: share of them to check: those with the lowest hashes.
+        threads: readers; one a core by default.
         set_aside: move what is bad out of the way, so that the next run computes it again.
         on_progress: called with samples checked and samples in all.
     """
-    report = check_store(store, spec_digest, hashes=hashes, threads=threads, on_progress=on_progress)
-    if set_aside and report.findings:
-        repair(store, spec_digest, report.findings)
+    report = check_store(store, spec_digest, hashes=hashes, fraction=fraction, threads=threads, on_progress=on_progress)
+    if set_aside:
+        repair(store, report.findings)
     return report
 
 
+def validate_store_files(
+    store: Path, *, set_aside: bool = False, on_progress: Callable[[int, int], None] | None = None
+) -> CheckReport:
+    """Check what a store has beside states: header, specs, tokens artifacts.
+
+    Args:
+        store: the store.
+        set_aside: as above; a damaged header is written anew.
+        on_progress: called with files and artifacts checked and their number.
+    """
+    findings = check_header(store)
+    if not findings or set_aside:
+        repair(store, findings)
+        findings += check_files(store, on_progress)
+    if set_aside:
+        repair(store, findings)
+    return CheckReport(findings=findings)
+
+
 validate = task(name="validate", **STORE_IS_THE_CACHE)(validate_samples)
+validate_files = task(name="validate-files", **STORE_IS_THE_CACHE)(validate_store_files)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flows.accounting import Ledger
 from flows.progress import LineProgress
-from storage.checks import Finding
+from storage.findings import Finding
 from tasks.messages import Committed, Message, Phase, Quarantined, UnitDone
 from tasks.planning import Plan
 

@@ -185,11 +185,33 @@ class TestMaintenance:
         shards[0].write_bytes(content)
         name = shards[0].parts[-6]
         done = run_aerie("validate", store, "--repair", "--json", cwd=again.folder, env=with_server)
-        document = as_json(done, returncode=1)
+        document = as_json(done)
         assert (document["checked"], document["bad"]) == (len(GOOD), 1)
         assert [(finding["sample_hash"], finding["reason"]) for finding in document["findings"]] == [(name, "checksum")]
         assert f"{name}: checksum: " in done.stderr
         assert as_json(again.run("plan", "--json"))["samples_to_compute"] == 1
+
+    def test_validate_ends_with_1_until_what_is_bad_was_set_aside(
+        self, store: Path, with_server: dict[str, str], tmp_path: Path
+    ) -> None:
+        """Damage in every part of a store, and a share of the samples."""
+        (store / "aerie.json").unlink()
+        next(store.glob("tokens/*/row/zarr.json")).unlink()
+        shard = min(store.glob("objects/*/*/*/hidden_states/c/0/0/0"), key=lambda path: path.parts[-6])
+        shard.write_bytes(b"")
+        command = ("validate", store, "--fraction", "0.9999", "--threads", "1")
+        found = [run_aerie(*command, *more, cwd=tmp_path, env=with_server) for more in ([], ["--repair"], [])]
+        assert [done.returncode for done in found] == [1, 0, 0]
+        assert "--repair sets aside" in found[0].stdout
+        for words in ("header: metadata: ", "tokens ", f"{shard.parts[-6]}: torn: "):
+            assert words in found[1].stderr
+        assert found[2].stdout.startswith(f"{len(GOOD) - 1} samples checked, 0 bad")
+
+    @pytest.mark.parametrize("fraction", ["0", "-1", "1.5", "all"])
+    def test_a_fraction_is_a_share(self, tmp_path: Path, fraction: str) -> None:
+        done = run_aerie("validate", "store", "--fraction", fraction, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "--fraction" in done.stderr
 
     def test_compact_leaves_one_pack_and_the_same_states(
         self, store: Path, finished: Finished, with_server: dict[str, str], tmp_path: Path

@@ -16,7 +16,8 @@ import pytest
 from jobs import Job, chat, run_aerie, snapshot, user_environment, write_lines
 from terminals import Terminal
 
-from storage.checks import CheckReport, check_store
+from storage.checks import check_store
+from storage.findings import CheckReport
 from storage.store import init_store, open_store
 
 NUM_ROWS = 200

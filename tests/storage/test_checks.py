@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from storage import open_store
-from storage.checks import CheckReport, Finding, check_store, repair
+from storage.checks import check_store
 from storage.codecs import add_checksum
+from storage.findings import CheckReport, Finding
 from storage.objects import ObjectWriter
 from storage.packs import compact
+from storage.repairs import repair
 
 
 def check(filled) -> CheckReport:
@@ -215,6 +217,21 @@ def test_only_the_samples_asked_for_are_checked(filled) -> None:
     assert report.checked == 2
 
 
+def test_a_fraction_is_always_the_samples_of_the_lowest_hashes(make_filled: Callable) -> None:
+    filled = make_filled((20,) * 40)
+    names = sorted(filled.samples)
+    for fraction in (0.0001, 0.3, 0.5, 1.0):
+        chosen = [name for name in names if int(name, 16) < fraction * 2**256]
+        assert check_store(filled.path, filled.digest, fraction=fraction).checked == len(chosen)
+    shutil.rmtree(filled.objects()[0])
+    damaged = filled.objects()[0] / "hidden_states/c/0/0/0"
+    damaged.write_bytes(b"")
+    for fraction, bad in ((0.0001, 0), (0.5, 1)):
+        assert len(check_store(filled.path, filled.digest, fraction=fraction).findings) == bad
+    report = check_store(filled.path, filled.digest, fraction=0.5, hashes=names[20:])
+    assert report.checked == len([name for name in names[20:] if int(name, 16) < 2**255])
+
+
 def test_progress_reaches_all(filled) -> None:
     seen: list[tuple[int, int]] = []
     check_store(filled.path, filled.digest, threads=3, on_progress=lambda *counts: seen.append(counts))
@@ -227,8 +244,8 @@ def test_a_loose_object_set_aside_is_missing_until_it_is_written_again(filled) -
         shard = victim / "hidden_states/c/0/0/0"
         shard.write_bytes(shard.read_bytes()[:-1])
         findings = check(filled).findings
-        assert repair(filled.path, filled.digest, findings) == 1
-        assert repair(filled.path, filled.digest, findings) == 0, "a repeat is harmless"
+        assert repair(filled.path, findings) == 1
+        assert repair(filled.path, findings) == 0, "a repeat is harmless"
         assert open_store(filled.path).missing(filled.samples) == [victim.name]
         assert (filled.path / "quarantine" / filled.digest / f"{victim.name}-{n}").is_dir()
         ObjectWriter(filled.path, filled.spec).write(*filled.samples[victim.name])
@@ -244,8 +261,8 @@ def test_a_packed_sample_set_aside_is_missing_until_it_is_written_and_packed_aga
     data[3] ^= 1
     shard.write_bytes(data)
     findings = check(filled).findings
-    assert repair(filled.path, filled.digest, findings) == 1
-    assert repair(filled.path, filled.digest, findings) == 0
+    assert repair(filled.path, findings) == 1
+    assert repair(filled.path, findings) == 0
     store = open_store(filled.path)
     assert store.missing(filled.samples) == [victim]
     assert len(store) == len(filled.samples) - 1
@@ -265,7 +282,7 @@ def test_a_pack_with_a_damaged_index_is_set_aside_whole(filled) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     findings = check(filled).findings
     assert [(finding.sample_hash, finding.pack_id) for finding in findings] == [(None, pack.name)]
-    assert repair(filled.path, filled.digest, findings) == 1
+    assert repair(filled.path, findings) == 1
     assert (filled.path / "quarantine" / filled.digest / f"{pack.name}-1").is_dir()
     assert open_store(filled.path).missing(filled.samples) == list(filled.samples)
     for sample in filled.samples.values():
@@ -277,5 +294,5 @@ def test_a_pack_with_a_damaged_index_is_set_aside_whole(filled) -> None:
 
 
 def test_a_finding_of_what_has_gone_sets_nothing_aside(filled) -> None:
-    assert repair(filled.path, filled.digest, [Finding("0" * 64, "loose", "torn", "")]) == 0
+    assert repair(filled.path, [Finding("0" * 64, "loose", "torn", "", digest=filled.digest)]) == 0
     assert not open_store(filled.path).missing(filled.samples)

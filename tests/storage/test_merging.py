@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from storage import open_store, packing, packs
-from storage.checks import check_store, repair
+from storage.checks import check_store
 from storage.errors import StoreFullError
 from storage.hashes import HashIndex, hashes_of
 from storage.pack_listing import open_packs
 from storage.packs import Compaction, compact
+from storage.repairs import repair
 from storage.tiers import PACKS_PER_TIER, choose_crowd
 
 
@@ -130,7 +131,7 @@ def test_removed_samples_are_left_behind(crowded) -> None:
     data[5] ^= 1
     shard.write_bytes(data)
     findings = check_store(crowded.path, crowded.digest).findings
-    repair(crowded.path, crowded.digest, findings)
+    repair(crowded.path, findings)
     compact(crowded.path, crowded.digest)
     del crowded.samples[findings[0].sample_hash]
     assert len(crowded.packs()) == 1
@@ -150,7 +151,7 @@ def test_a_pack_with_a_damaged_sample_stays_and_names_it(crowded) -> None:
     assert [finding.sample_hash for finding in findings] == info.skipped
     assert pack in crowded.packs()
     assert len(crowded.packs()) == 2
-    repair(crowded.path, crowded.digest, findings)
+    repair(crowded.path, findings)
     merge_all(crowded)
     del crowded.samples[info.skipped[0]]
     assert_all_there(crowded)
@@ -203,7 +204,7 @@ def test_sources_are_not_removed_for_a_pack_that_is_damaged(crowded, tmp_path: P
     compact(crowded.path, crowded.digest)
     findings = check_store(crowded.path, crowded.digest).findings
     assert len(findings) == 1
-    repair(crowded.path, crowded.digest, findings)
+    repair(crowded.path, findings)
     assert_all_there(crowded)
 
 

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from storage import StateSpec, open_store, packing
-from storage.checks import Finding, check_store, repair
+from storage.checks import check_store
 from storage.errors import CorruptObjectError, StoreFullError
+from storage.findings import Finding
 from storage.objects import ObjectWriter, open_loose
 from storage.pack_index import Pack
 from storage.pack_listing import open_pack
 from storage.packs import compact
 from storage.read_back import ReadBack
+from storage.repairs import repair
 
 
 def encoded(rows) -> list[bytes]:
@@ -114,7 +116,7 @@ def test_a_loose_copy_outlives_a_damaged_pack(filled) -> None:
     assert len(filled.packs()) == 2
     findings = check_store(filled.path, filled.digest).findings
     assert [(finding.sample_hash, finding.reason) for finding in findings] == [(first, "checksum")]
-    repair(filled.path, filled.digest, findings)
+    repair(filled.path, findings)
     assert_all_there(filled)
 
 
@@ -169,8 +171,8 @@ def test_the_loser_of_a_race_keeps_what_the_winner_does_not_hold(filled) -> None
 def test_removals_left_without_their_pack_do_not_hide_the_next_one(filled) -> None:
     compact(filled.path, filled.digest)
     (pack,) = filled.packs()
-    findings = [Finding(name, "pack", "checksum", "", pack.name) for name in filled.samples]
-    repair(filled.path, filled.digest, findings)
+    findings = [Finding(name, "pack", "checksum", "", pack.name, filled.digest) for name in filled.samples]
+    repair(filled.path, findings)
     assert not filled.packs(), "a pack of which nothing is left goes into the quarantine"
     stale = filled.path / "removed" / filled.digest / pack.name / next(iter(filled.samples))
     stale.parent.mkdir(parents=True)

@@ -1,0 +1,94 @@
+"""What the commands over a store that exists do."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.prefect_defaults import require_home
+from flows.printing import print_document, progress_on_stderr
+from flows.progress import format_bytes
+from flows.report import measure_store
+from storage.file_checks import check_header
+from storage.layout import check_version
+from storage.packs import PackInfo
+from storage.store import Store, find_spec, open_store, spec_digests
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print what a store holds."""
+    stores = [open_store(arguments.store, arguments.spec)] if arguments.spec else _all_specs(arguments.store)
+    documents = [_spec_document(store) for store in stores]
+    if arguments.json:
+        print(json.dumps({"store": str(arguments.store.absolute()), "specs": documents}))
+        return 0
+    for document in documents:
+        print_document("States", document, as_json=False)
+    if not documents:
+        print(f"{arguments.store} is a store without states")
+    return 0
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """Check a store in full: every sample, and the header, specs and tokens artifacts beside them."""
+    check_header(arguments.store)  # refuse at once, before prefect is imported
+    if arguments.spec is not None:
+        find_spec(arguments.store, arguments.spec)
+    require_home()
+    from flows.maintenance import validate_store  # noqa: PLC0415 - see above
+
+    options = {"fraction": arguments.fraction, "threads": arguments.threads, "repair": arguments.repair}
+    with progress_on_stderr():
+        report = validate_store(arguments.store, arguments.spec, **options)
+    for finding in report.findings:
+        name = finding.sample_hash or finding.pack_id or f"{finding.where} {finding.digest or ''}".strip()
+        print(f"{name}: {finding.reason}: {finding.detail}", file=sys.stderr)
+    document = {"checked": report.checked, "bad": len(report.findings), "bytes": report.bytes}
+    if arguments.json:
+        print(json.dumps(document | {"findings": [vars(finding) for finding in report.findings]}))
+    else:
+        print(f"{report.checked:,} samples checked, {len(report.findings):,} bad, {format_bytes(report.bytes)} read")
+        if report.findings:
+            print("set aside; the next run makes it anew" if arguments.repair else "--repair sets aside what is bad")
+    return 1 if report.findings and not arguments.repair else 0
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    """Copy loose objects into packs, and many small packs into one."""
+    find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    require_home()
+    from flows.maintenance import compact_store  # noqa: PLC0415 - see above
+
+    with progress_on_stderr():
+        packed = compact_store(arguments.store, arguments.spec)
+    packed = packed or PackInfo()
+    document = {name: getattr(packed, name) for name in ("samples", "bytes", "merged", "skipped")}
+    if arguments.json:
+        print(json.dumps(document))
+    elif packed == PackInfo():
+        print("nothing to compact: every sample is in a pack, and the packs are few")
+    else:
+        merged = f", {len(packed.merged):,} packs merged" if packed.merged else ""
+        print(f"{packed.samples:,} samples packed{merged}, {format_bytes(packed.bytes)} copied")
+    if packed.skipped:
+        print(f"{len(packed.skipped):,} damaged samples left as they are; aerie validate names them", file=sys.stderr)
+    return 0
+
+
+def _spec_document(store: Store) -> dict[str, Any]:
+    size = measure_store(store)
+    return {
+        "spec_digest": store.spec_digest,
+        "samples": len(store),
+        "tokens": store.num_tokens(),
+        "raw_bytes": size.raw,
+        "stored_bytes": size.stored,
+        "ratio": size.ratio,
+        **store.spec.to_json(),
+    }
+
+
+def _all_specs(path: Path) -> list[Store]:
+    check_version(path)
+    return [open_store(path, digest) for digest in spec_digests(path)]

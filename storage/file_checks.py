@@ -1,0 +1,108 @@
+"""Checks of what a store has beside states: its header, the files of its specs, its tokens artifacts."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from storage.columns import DOCUMENT
+from storage.digests import is_digest, sample_hash
+from storage.errors import CorruptObjectError, HashMismatchError, NotAStoreError, StoreVersionError, TornObjectError
+from storage.files import missing_is_torn, read_document
+from storage.findings import Finding
+from storage.layout import FORMAT_VERSION, check_version, entries, spec_path, tokens_folder
+from storage.store import read_spec, spec_digests
+from storage.tokens import Tokens
+
+
+def check_header(store: Path) -> list[Finding]:
+    """Check the header of what, by all that lies beside it, is a store of this version.
+
+    Raises:
+        StoreNotFoundError, NotAStoreError, StoreVersionError: it is none.
+    """
+    try:
+        check_version(store)
+    except (NotAStoreError, StoreVersionError) as error:
+        if set(_versions(store)) != {FORMAT_VERSION}:
+            raise
+        return [Finding(None, "header", "metadata", str(error))]
+    return []
+
+
+def check_files(store: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+    """Check the files of all specs, and all tokens artifacts in full.
+
+    Args:
+        store: the store's folder.
+        on_progress: called with the number of files and artifacts done and in all.
+
+    Raises:
+        StoreNotFoundError, NotAStoreError, StoreVersionError: it is no store of this version.
+    """
+    check_version(store)
+    checks = [(_check_spec, digest) for digest in sorted({*spec_digests(store), *digests_of_states(store)})]
+    checks += [(_check_tokens, digest) for digest in tokens_digests(store)]
+    findings = []
+    for done, (check, digest) in enumerate(checks, start=1):
+        finding = check(store, digest)
+        findings += [] if finding is None else [finding]
+        if on_progress is not None:
+            on_progress(done, len(checks))
+    return findings
+
+
+def digests_of_states(store: Path) -> set[str]:
+    """Return the digests of the specs of which there are states, or folders for them."""
+    return {entry.name for kind in ("objects", "packs") for entry in entries(store / kind) if is_digest(entry.name)}
+
+
+def tokens_digests(store: Path) -> list[str]:
+    """Return the digests of the tokens artifacts."""
+    return sorted(entry.name for entry in entries(store / "tokens") if is_digest(entry.name))
+
+
+def _check_spec(store: Path, digest: str) -> Finding | None:
+    try:
+        if not spec_path(store, digest).exists():
+            raise TornObjectError(f"{spec_path(store, digest)} is missing; run the job that made the states again")
+        read_spec(store, digest)
+    except CorruptObjectError as error:
+        return Finding(None, "spec", error.reason, str(error), digest=digest)
+    return None
+
+
+def _check_tokens(store: Path, digest: str) -> Finding | None:
+    try:
+        with missing_is_torn(f"tokens artifact {digest}"):
+            verify_tokens(Tokens(tokens_folder(store, digest), digest))
+    except CorruptObjectError as error:
+        return Finding(None, "tokens", error.reason, str(error), digest=digest)
+    return None
+
+
+def verify_tokens(tokens: Tokens) -> None:
+    """Read a tokens artifact in full.
+
+    Raises:
+        CorruptObjectError: a file is missing or damaged, or a row's token ids do not have its sample hash.
+    """
+    for _ in tokens.rejects():
+        pass
+    for i, name in enumerate(tokens.sample_hashes):
+        if sample_hash(tokens.input_ids(i)) != name:
+            raise HashMismatchError(f"row {i} of tokens artifact {tokens.digest} has other token ids than its hash")
+        if np.any(tokens.loss_mask(i) > 1):
+            raise CorruptObjectError(
+                f"row {i} of tokens artifact {tokens.digest} has a loss mask of other than 0 and 1"
+            )
+
+
+def _versions(store: Path) -> Iterator[object]:
+    """Return the format versions that groups of the store say they have; nothing for what is no group of ours."""
+    for pattern in ("objects/*/*/*", "packs/*/*", "tokens/*"):
+        for document in store.glob(f"{pattern}/{DOCUMENT}"):
+            try:
+                yield read_document(document)["attributes"]["format_version"]
+            except (CorruptObjectError, KeyError, TypeError):
+                continue  # damaged, or not ours: no evidence either way
