@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from flows.progress import Progress
 from storage.findings import Finding
 from tasks import messages
+from tasks.engine_counts import EngineCounts
 from tasks.errors import TooManyQuarantinedError
 from tasks.planning import Plan
 
@@ -26,6 +27,7 @@ class Ledger:
         done: hash -> tokens of samples that this run computed and committed.
         quarantined: hash -> (reason, detail) of samples set aside.
         seconds: time by phase.
+        engines: what each engine has done.
     """
 
     progress: Progress
@@ -38,6 +40,7 @@ class Ledger:
     done: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, tuple[str, str]] = field(default_factory=dict)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    engines: list[EngineCounts] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, message: messages.Message) -> None:
@@ -48,7 +51,8 @@ class Ledger:
             elif isinstance(message, messages.Quarantined):
                 self._quarantine(message)
             elif isinstance(message, messages.Phase):
-                self.progress.note(f"engine: {message.name}")
+                name = f"engine {message.engine}" if len(self.engines) > 1 else "engine"
+                self.progress.note(f"{name}: {message.name}")
 
     def add_unit(self, unit: messages.UnitDone) -> None:
         """Add the engine's own times of one unit."""

@@ -105,6 +105,7 @@ class Job:
             encode_threads=self.settings.encode_threads or self._default_encode_threads(),
             max_in_flight_bytes=self.settings.max_in_flight_bytes,
             recheck_fraction=self.settings.recheck_fraction,
+            max_growth_bytes=self.settings.max_growth_bytes,
             parent_pid=os.getpid(),
         )
 

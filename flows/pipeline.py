@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from prefect import flow, get_run_logger
@@ -72,7 +72,7 @@ class Run:
                 {"sample_hash": name, "reason": reason, "detail": detail}
                 for name, (reason, detail) in ledger.quarantined.items()
             ],
-            engines=[group.name for group in job.groups],
+            engines=[replace(counts) for counts in ledger.engines],
         )
         report.write()
         return report
@@ -155,6 +155,7 @@ def _extract(run: Run, plan: Plan) -> None:
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
     with ledger.timed("extract"), EnginePool(start, job.groups, run.folder) as engines:
+        ledger.engines = engines.counts
         pending: deque[PrefectFuture[messages.UnitDone]] = deque()
         for unit in units:
             pending.append(extract.submit(unit, engines, ledger.on_event))

@@ -15,6 +15,7 @@ from storage.files import clear_errors, replace_file
 from storage.layout import tokens_folder
 from storage.store import Store, open_store, spec_digests
 from storage.tokens import REJECTS, Tokens, open_tokens
+from tasks.engine_counts import EngineCounts
 
 ENGINE_PHASES = ("forward", "write")
 
@@ -45,6 +46,7 @@ class RunReport(BaseModel):
         quarantined: hash, reason and detail of each sample set aside.
         model: the folder or the Hub id, as it was given.
         revision: the model's Hub revision; null where it does not lie in the Hub's cache.
+        engines: what each engine did; empty when there was nothing to compute.
         tokens_digest: names the tokens artifact; null when the run ended before there was one.
     """
 
@@ -68,7 +70,7 @@ class RunReport(BaseModel):
     spec_digest: str
     tokens_digest: str | None
     quarantined: list[dict[str, str]]
-    engines: list[str]
+    engines: list[EngineCounts]
 
     @property
     def folder(self) -> Path:

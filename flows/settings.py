@@ -134,6 +134,12 @@ class Resources(BaseSettings):
         title="Bytes in flight",
         description="of hidden states that wait to be written, in each engine, at most",
     )
+    max_growth_bytes: int | None = Field(
+        default=None,
+        ge=1 << 20,
+        title="Memory growth",
+        description="of an engine, in bytes, at which a fresh one takes its place; unset is 1/16 of all there is",
+    )
 
 
 class Settings(Resources, Computation):

@@ -9,6 +9,7 @@ from typing import Self
 
 from tasks import messages
 from tasks.engine.devices import DeviceGroup
+from tasks.engine_counts import EngineCounts
 from tasks.engine_process import EngineProcess
 from tasks.errors import RunEndedError
 
@@ -22,6 +23,11 @@ class EnginePool:
         self._ended = False
         for engine in self._engines:
             self._idle.put(engine)
+
+    @property
+    def counts(self) -> list[EngineCounts]:
+        """What each engine has done so far."""
+        return [engine.counts for engine in self._engines]
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[EngineProcess]:

@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 
 from tasks import messages
 from tasks.engine.devices import DeviceGroup, environment
+from tasks.engine_counts import EngineCounts
 from tasks.errors import WorkerError
 from tasks.patience import Patience
 from tasks.remote_errors import from_message
@@ -45,7 +46,9 @@ class EngineProcess:
     def __init__(self, start: messages.Start, group: DeviceGroup, log_path: Path) -> None:
         self.group = group
         self.log_path = log_path
+        self.counts = EngineCounts(group.name)
         self._start = replace(start, device=group.kind)
+        self._was_started = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._reaper: threading.Thread | None = None
@@ -59,14 +62,22 @@ class EngineProcess:
             WorkerError: the worker died, or said nothing for too long and was ended.
         """
         try:
+            if self._was_started and self._connection is None:
+                self.counts.restarts += 1
+                self._tell(on_event, "starts again")
             with self._death_explained():
                 connection = self._connection or self._spawn()
                 connection.send_bytes(messages.encode(messages.RunUnit(samples)))
             while not isinstance(message := self._receive(connection), messages.UnitDone):
                 on_event(message)
-        except BaseException:
+        except BaseException as error:
             self.kill()
+            if isinstance(error, WorkerError):
+                self._tell(on_event, f"lost, what it had not committed is done again ({error})")
             raise
+        if message.outgrown:
+            self._tell(on_event, f"ended, for the next unit a fresh one starts ({message.outgrown})")
+            self.close()
         return message
 
     def close(self) -> None:
@@ -101,6 +112,9 @@ class EngineProcess:
         else:
             self.kill()
 
+    def _tell(self, on_event: OnEvent, what: str) -> None:
+        on_event(messages.Phase(what, self.group.name))
+
     def _receive(self, connection: Connection) -> messages.Message:
         with self._death_explained():
             if not connection.poll(self._patience.seconds):
@@ -110,7 +124,8 @@ class EngineProcess:
         if isinstance(message, messages.Failed):
             raise from_message(message)
         self._patience.hear(message)
-        return message
+        self.counts.hear(message)
+        return replace(message, engine=self.group.name) if isinstance(message, messages.Phase) else message
 
     @contextlib.contextmanager
     def _death_explained(self) -> Iterator[None]:
@@ -121,6 +136,7 @@ class EngineProcess:
             raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
 
     def _spawn(self) -> Connection:
+        self._was_started = True
         ours, theirs = multiprocessing.Pipe()
         self._patience = Patience()
         spawned = threading.Event()

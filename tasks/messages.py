@@ -26,6 +26,7 @@ class Start:
     encode_threads: int
     max_in_flight_bytes: int
     recheck_fraction: float
+    max_growth_bytes: int | None
     parent_pid: int
 
 
@@ -43,9 +44,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """From the worker: what it does now, for people to see."""
+    """What an engine process does now, for people to see; the parent adds which `engine` it is."""
 
     name: str
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,21 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class UnitDone:
-    """From the worker: all samples of the unit are committed or quarantined; where the time went, in seconds."""
+    """From the worker: all samples of the unit are committed or quarantined.
+
+    Attributes:
+        forward_seconds: time in the model.
+        wait_seconds: the rest of the unit's time.
+        peak_memory_bytes: most memory that the process has had; of several ranks, that of the first.
+        peak_device_bytes: the same on its GPU.
+        outgrown: what says that its memory has grown past the limit since its first unit; empty while it has not.
+    """
 
     forward_seconds: float
     wait_seconds: float
+    peak_memory_bytes: int
+    peak_device_bytes: int
+    outgrown: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,21 +23,39 @@ class Patience:
 
     def __init__(self) -> None:
         self.seconds = LOAD_SECONDS
-        self._seconds_per_token = 0.0
-        self._batch: tuple[float, int] | None = None
+        self._batches = 0
+        self._running: tuple[float, int] | None = None
+        self._longest_seconds = 0.0
+        self._most_tokens = 0
 
-    def hear(self, message: messages.Message) -> None:
-        """Take in a message."""
+    def hear(self, message: messages.Message, now: float | None = None) -> None:
+        """Take in a message, heard at `now` on the monotonic clock."""
+        now = time.monotonic() if now is None else now
         if isinstance(message, messages.Phase):
             self.seconds = LOAD_SECONDS
         elif isinstance(message, messages.BatchStarted):
-            self._begin_batch(message.num_tokens, time.monotonic())
+            self._end_batch(now)
+            self._begin_batch(message.num_tokens, now)
+        elif isinstance(message, messages.UnitDone):
+            self._end_batch(now)  # until the next unit it has nothing to do
 
     def _begin_batch(self, num_tokens: int, now: float) -> None:
-        if self._batch is None:
+        self._batches += 1
+        self._running = now, num_tokens
+        if self._batches == 1:
             self.seconds = FIRST_BATCH_SECONDS
-        else:
-            started, tokens_before = self._batch
-            self._seconds_per_token = max(self._seconds_per_token, (now - started) / tokens_before)
-            self.seconds = max(LEAST_SECONDS, SLOWDOWN * self._seconds_per_token * num_tokens)
-        self._batch = now, num_tokens
+            return
+        # A batch takes longer the more tokens it has, yet a small one not shorter in proportion.
+        expected = self._longest_seconds * max(1.0, num_tokens / self._most_tokens)
+        self.seconds = max(LEAST_SECONDS, SLOWDOWN * expected)
+
+    def _end_batch(self, now: float) -> None:
+        if self._running is None:
+            return
+        started, num_tokens = self._running
+        # What the first has compiled, the others need not; it counts until there is another to go by.
+        if self._batches == 2:  # noqa: PLR2004
+            self._longest_seconds, self._most_tokens = 0.0, 0
+        self._longest_seconds = max(self._longest_seconds, now - started)
+        self._most_tokens = max(self._most_tokens, num_tokens)
+        self._running = None

@@ -4,15 +4,12 @@ Started as `python -m tasks.worker FD` by `tasks.engine_process`; FD is its end 
 never cross that pipe, only the messages of `tasks.messages` do.
 """
 
-import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,46 +21,18 @@ from storage.store import Store, open_store
 from storage.tokens import Tokens, open_tokens
 from tasks import messages
 from tasks.batches import make_batches
-from tasks.engine.base import Engine, EngineOptions, ReadableEngine
-from tasks.engine.canary import (
-    CANARY_TOKENS,
-    check_engine,
-    fits_twice,
-    reference_options,
-    worst_difference,
-)
-from tasks.engine.errors import EngineError, EngineOutOfMemoryError, EngineStateError, ModelLoadError
-from tasks.engine.layers import LayerId
-from tasks.engine.loading import load_engine
-from tasks.engine.models import read_model
-from tasks.engine.reference_engine import ReferenceEngine
+from tasks.channel import Channel
+from tasks.engine.base import Engine
+from tasks.engine.canary import worst_difference
+from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
+from tasks.engine_start import start_engine
 from tasks.faults import Fault, find_faults
 from tasks.lifeline import tie_to_parent
+from tasks.memory import MemoryWatch
 from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.writer import StateWriter
 
 Ids = npt.NDArray[np.int32]
-
-MAX_SEQUENCES = 64
-# Said at once, since nothing moves meanwhile and people think it hangs.
-_READY = {"cpu": "ready", "cuda": "ready; the first batch compiles kernels, for about a minute"}
-
-
-class Channel:
-    """The worker's end of the pipe; encoder threads send too, so sending holds a lock."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def send(self, message: messages.Message) -> None:
-        """Tell the parent something."""
-        with self._lock:
-            self._connection.send_bytes(messages.encode(message))
-
-    def receive(self) -> messages.Message:
-        """Wait for the parent's next message; EOFError when it is gone."""
-        return messages.decode(self._connection.recv_bytes())
 
 
 class Worker:
@@ -76,20 +45,16 @@ class Worker:
         self._lengths = np.diff(tokens.offsets)
         self._store = store
         self._forward_seconds = 0.0
-        channel.send(messages.Phase("load model"))
         self._max_batch_tokens = start.max_batch_tokens
         self._recheck_fraction = start.recheck_fraction
-        engine = _load(_engine_options(start, store.spec.storage_dtype))
-        channel.send(messages.Phase("canary"))
-        _check_engine(engine)
-        self._engine: Engine = engine
+        self._engine: Engine = start_engine(start, store.spec.storage_dtype, channel)
         self._writer = StateWriter(
             ObjectWriter(store.path, store.spec),
             threads=start.encode_threads,
             max_in_flight_bytes=start.max_in_flight_bytes,
             on_commit=self._report_commit,
         )
-        channel.send(messages.Phase(_READY[start.device]))
+        self._memory = MemoryWatch(start.max_growth_bytes)
 
     def run_unit(self, samples: Sequence[int]) -> messages.UnitDone:
         """Compute and commit those of `samples` that the store still lacks.
@@ -104,7 +69,13 @@ class Worker:
             todo = self._run_batches(todo)
         self._writer.drain()
         total = time.monotonic() - started
-        return messages.UnitDone(self._forward_seconds, total - self._forward_seconds)
+        return messages.UnitDone(
+            self._forward_seconds,
+            total - self._forward_seconds,
+            self._memory.peak_memory_bytes(),
+            self._memory.peak_device_bytes(),
+            self._memory.outgrown(),
+        )
 
     def close(self) -> None:
         """Free the engine and end the threads."""
@@ -214,42 +185,6 @@ def _serve_units(start: messages.Start, channel: Channel) -> None:
     while isinstance(message := channel.receive(), messages.RunUnit):
         channel.send(worker.run_unit(message.samples))
     worker.close()
-
-
-def _load(options: EngineOptions) -> ReadableEngine:
-    try:
-        return load_engine(options)
-    except EngineError:
-        raise
-    except Exception as error:  # whatever SGLang met: a second try would meet it again
-        logging.getLogger(__name__).exception("loading failed")
-        raise ModelLoadError(f"{options.model} cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def _check_engine(engine: ReadableEngine) -> None:
-    model = read_model(engine.options.model)
-    reference = ReferenceEngine(reference_options(engine, model)) if fits_twice(model) else None
-    try:
-        check_engine(engine, model, reference)
-    finally:
-        if reference is not None:
-            reference.close()
-
-
-def _engine_options(start: messages.Start, storage_dtype: str) -> EngineOptions:
-    return EngineOptions(
-        model=Path(start.model),
-        layers=cast("tuple[LayerId, ...]", tuple(start.layers)),
-        compute_dtype=start.compute_dtype,
-        quantization=start.quantization,
-        rounds_inputs=start.quantization is not None or read_model(Path(start.model)).rounds_inputs,
-        output_dtype=storage_dtype,
-        device=cast('Literal["cpu", "cuda"]', start.device),
-        max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),
-        max_sequences=MAX_SEQUENCES,
-        tp_size=start.tp_size,
-        ep_size=start.ep_size,
-    )
 
 
 def main() -> None:

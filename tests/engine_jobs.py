@@ -66,6 +66,7 @@ def make_engine_job(
         encode_threads=2,
         max_in_flight_bytes=1 << 24,
         recheck_fraction=recheck_fraction,
+        max_growth_bytes=None,
         parent_pid=os.getpid(),
     )
     return EngineJob(start, tokens, spec)

@@ -1,27 +1,98 @@
 """A worker whose real engine misbehaves as the variable FAULTS says; run in the place of tasks.worker by tests alone.
 
-FAULTS is a JSON object: `oom_above` tokens in a batch; `nan`, `zero`, `short`, `leak`: first token ids of samples whose
-states become NaN, zero, a row too few, or another row's when they share a batch; `hang` and `exit`: a file, and at
-the first forward without that file it is made and the worker hangs or ends.
+FAULTS is a JSON object. Of samples, by their hashes: `nan`, `inf`, `zero`, `short` (a row too few) and `leak` (others'
+rows, in a batch). Of engines, all or the one whose log is named `engine`: `oom_above` tokens in a batch; `canary` (its
+layers are shifted); `grow` by so many bytes a forward; `pause` for ever after so many forwards; and `hang` and `exit`,
+once: [file, n] lets n forwards pass, then makes the file and does it, unless the file is there. What engines do goes to
+the file `diary`, one JSON list a line: engine, process id, time, word, hashes.
 """
 
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+import tasks.engine_start
 import tasks.worker
+from storage.digests import sample_hash
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 
 FAULTS: dict[str, Any] = json.loads(os.environ["FAULTS"])
+OF_ENGINES = ("oom_above", "canary", "grow", "pause", "hang", "exit")
+NAME = Path("/proc/self/fd/1").readlink().stem
+
+
+def log(word: str, hashes: Sequence[str] = ()) -> None:
+    """Write in one piece, since all engines write here."""
+    if "diary" in FAULTS:
+        line = json.dumps([NAME, os.getpid(), time.time(), word, list(hashes)]) + "\n"
+        with Path(FAULTS["diary"]).open("ab", buffering=0) as diary:
+            diary.write(line.encode())
 
 
 class FaultyEngine:
-    """A real engine, and the faults put into it once its canary has passed."""
+    """A real engine, and the faults put into it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._forwards = 0
+        self._kept: list[Any] = []
+        is_mine = FAULTS.get("engine", NAME) == NAME
+        self._faults = {name: fault for name, fault in FAULTS.items() if is_mine or name not in OF_ENGINES}
+        log("start")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def check(self, check: Callable[[Any], None]) -> None:
+        """Run the canary on the real engine, or one with shifted layers."""
+        check(ShiftedEngine(self._engine) if "canary" in self._faults else self._engine)
+
+    def forward(self, sequences: Sequence[Any]) -> torch.Tensor:
+        hashes = [sample_hash(ids) for ids in sequences]
+        self._forwards += 1
+        self._stop()
+        log("forward", hashes)
+        if sum(map(len, sequences)) > self._faults.get("oom_above", 1 << 60):
+            log("oom_above")
+            raise EngineOutOfMemoryError("no room, says the test")
+        self._kept.append(np.ones(self._faults.get("grow", 0), np.uint8))
+        states = self._engine.forward(sequences).clone()
+        for name, rows in zip(hashes, torch.split(states, [len(ids) for ids in sequences]), strict=True):
+            self._spoil(name, rows, is_alone=len(sequences) == 1)
+        return states
+
+    def _spoil(self, name: str, rows: torch.Tensor, *, is_alone: bool) -> None:
+        if name in self._faults.get("nan", []):
+            rows[-1, 1, 3] = float("nan")
+        if name in self._faults.get("inf", []):
+            rows[0, -1, 0] = float("inf")
+        if name in self._faults.get("zero", []):
+            rows[0, 2] = 0
+        if name in self._faults.get("short", []):
+            raise EngineStateError(f"a row too few for {len(rows)} tokens, says the test")
+        if name in self._faults.get("leak", []) and not is_alone:
+            rows.copy_(rows.roll(1, 0))
+
+    def _stop(self) -> None:
+        if self._forwards > self._faults.get("pause", 1 << 60):
+            time.sleep(3600)
+        for how, action in (("exit", lambda: os._exit(3)), ("hang", lambda: time.sleep(3600))):
+            if how in self._faults:
+                file, forwards = self._faults[how]
+                if self._forwards > forwards and not Path(file).exists():
+                    log(how)
+                    Path(file).write_text(str(os.getpid()))
+                    action()
+
+
+class ShiftedEngine:
+    """An engine that takes each layer for the next."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -30,35 +101,14 @@ class FaultyEngine:
         return getattr(self._engine, name)
 
     def forward(self, sequences: Sequence[Any]) -> torch.Tensor:
-        self._die_once()
-        if sum(map(len, sequences)) > FAULTS.get("oom_above", 1 << 60):
-            raise EngineOutOfMemoryError("no room, says the test")
-        states = self._engine.forward(sequences).clone()
-        for ids, rows in zip(sequences, torch.split(states, [len(ids) for ids in sequences]), strict=True):
-            self._spoil(int(ids[0]), rows, is_alone=len(sequences) == 1)
-        return states
-
-    def _spoil(self, first_token: int, rows: torch.Tensor, *, is_alone: bool) -> None:
-        if first_token in FAULTS.get("nan", []):
-            rows[-1, 1, 3] = float("nan")
-        if first_token in FAULTS.get("zero", []):
-            rows[0, 2] = 0
-        if first_token in FAULTS.get("short", []):
-            raise EngineStateError(f"a row too few for {len(rows)} tokens, says the test")
-        if first_token in FAULTS.get("leak", []) and not is_alone:
-            rows.copy_(rows.roll(1, 0))
-
-    def _die_once(self) -> None:
-        for how, action in (("exit", lambda: os._exit(3)), ("hang", lambda: time.sleep(3600))):
-            if how in FAULTS and not Path(FAULTS[how]).exists():
-                Path(FAULTS[how]).touch()
-                action()
+        return self._engine.forward(sequences).roll(1, 1)
 
 
 def main() -> None:
-    check, tasks.worker._check_engine = tasks.worker._check_engine, lambda engine: check(engine._engine)
-    load = tasks.worker.load_engine
-    tasks.worker.load_engine = lambda options: FaultyEngine(load(options))
+    start = tasks.engine_start
+    load, check = start.load_engine, start._check
+    start.load_engine = lambda options: FaultyEngine(load(options))
+    start._check = lambda engine: engine.check(check)
     tasks.worker.main()
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flows.accounting import Ledger
 from flows.progress import LineProgress
 from storage.findings import Finding
+from tasks.engine_counts import EngineCounts
 from tasks.messages import Committed, Message, Phase, Quarantined, UnitDone
 from tasks.planning import Plan
 
@@ -126,13 +127,20 @@ def test_the_sum_is_always_exact(events: list[Message | Finding]) -> None:
 def test_phases_and_times_of_engines_are_told() -> None:
     ledger, said = make_ledger()
     ledger.on_event(Phase("load model"))
-    ledger.add_unit(UnitDone(forward_seconds=1.5, wait_seconds=0.25))
-    ledger.add_unit(UnitDone(forward_seconds=1.0, wait_seconds=0.25))
+    ledger.add_unit(UnitDone(1.5, 0.25, 0, 0, ""))
+    ledger.add_unit(UnitDone(1.0, 0.25, 0, 0, ""))
     with ledger.timed("extract"):
         pass
     assert "engine: load model" in said
     assert (ledger.seconds["forward"], ledger.seconds["write"]) == (2.5, 0.5)
     assert ledger.seconds["extract"] >= 0
+
+
+def test_which_engine_it_is_is_told_where_there_are_several() -> None:
+    ledger, said = make_ledger()
+    ledger.engines = [EngineCounts("gpu-0"), EngineCounts("gpu-1")]
+    ledger.on_event(Phase("load model", "gpu-1"))
+    assert said[-1] == "engine gpu-1: load model"
 
 
 def test_time_counts_for_a_phase_that_fails_too() -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,11 @@ def run(process: EngineProcess) -> list[messages.Message]:
     return heard
 
 
-def first_token(job: EngineJob, index: int) -> int:
-    return int(job.tokens.input_ids(index)[0])
-
-
 def test_bad_samples_are_set_aside_by_reason_and_the_others_kept(faulty: Callable, job: EngineJob) -> None:
     """In one batch with them, and what is set aside is computed by the next run."""
     names = job.tokens.sample_hashes
     bad = {0: "non_finite", 2: "all_zero", 4: "parity", 6: "engine_state"}
-    tokens = {index: [first_token(job, index)] for index in bad}
-    with faulty(nan=tokens[0], zero=tokens[2], leak=tokens[4], short=tokens[6]) as process:
+    with faulty(nan=[names[0]], zero=[names[2]], leak=[names[4]], short=[names[6]]) as process:
         heard = run(process)
     quarantined = {m.sample_hash: m.reason for m in heard if isinstance(m, messages.Quarantined)}
     assert quarantined == {names[index]: reason for index, reason in bad.items()}
@@ -84,13 +80,30 @@ def test_a_dead_or_hung_engine_is_ended_and_the_next_takes_over(
     faulty: Callable, job: EngineJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
 ) -> None:
     monkeypatch.setattr(patience, "FIRST_BATCH_SECONDS", 5.0)
-    with faulty(**{fault: str(tmp_path / "happened")}) as process:
+    with faulty(**{fault: [str(tmp_path / "happened"), 0]}) as process:
         with pytest.raises(WorkerError, match=says):
             run(process)
         failed = time.monotonic()
         heard = run(process)
     print(f"{fault}: all committed {time.monotonic() - failed:.1f} s after the engine was found out")
     assert {m.sample_hash for m in heard if isinstance(m, messages.Committed)} == set(job.tokens.sample_hashes)
+
+
+def test_an_engine_that_outgrows_its_memory_is_ended_after_its_unit_and_a_fresh_one_does_the_next(
+    faulty: Callable,
+) -> None:
+    with faulty(grow=64 << 20) as process:
+        process._start = replace(process._start, max_growth_bytes=100 << 20)
+        heard: list[messages.Message] = []
+        for index in range(4):
+            process.run_unit([index], heard.append)
+    said = [m.name for m in heard if isinstance(m, messages.Phase)]
+    assert said[3].startswith("ended, for the next unit a fresh one starts (memory grew by ")
+    assert said[3].endswith("since its first unit, the limit is 104,857,600)")
+    assert said[4:] == ["starts again", *said[:3]]
+    assert process.counts.restarts == 1
+    assert process.counts.samples == 4
+    assert process.counts.peak_memory_bytes > 256 << 20
 
 
 def test_damaged_weights_are_one_error_that_no_retry_would_cure(
@@ -106,15 +119,3 @@ def test_damaged_weights_are_one_error_that_no_retry_would_cure(
         pytest.raises(ModelLoadError, match=r"model cannot be loaded: \w+"),
     ):
         run(process)
-
-
-def test_patience_grows_with_the_batch_and_never_falls_below_its_least() -> None:
-    clock = patience.Patience()
-    assert clock.seconds == patience.LOAD_SECONDS
-    clock.hear(messages.BatchStarted(100))
-    assert clock.seconds == patience.FIRST_BATCH_SECONDS
-    clock._batch = (time.monotonic() - 10.0, 100)
-    clock.hear(messages.BatchStarted(200))
-    assert clock.seconds == pytest.approx(patience.SLOWDOWN * 20.0, rel=0.01)
-    clock.hear(messages.BatchStarted(1))
-    assert clock.seconds == patience.LEAST_SECONDS

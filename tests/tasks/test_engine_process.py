@@ -211,5 +211,5 @@ class TestPool:
         pool = EnginePool(small_job.start, [FIRST], tmp_path)
         with pytest.raises(KeyboardInterrupt), pool, pool.lease() as engine:
             engine.run_unit([0], stop)
-        assert heard == [messages.Phase("load model")]
+        assert heard == [messages.Phase("load model", "first")]
         assert not [child for child in psutil.Process().children() if "tasks.worker" in child.cmdline()]

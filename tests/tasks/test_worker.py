@@ -18,10 +18,11 @@ from storage.checks import check_store
 from storage.errors import StoreFullError
 from storage.store import open_store
 from tasks import messages
+from tasks.channel import Channel
 from tasks.engine.base import Engine
 from tasks.engine.errors import EngineOutOfMemoryError
 from tasks.engine.reference_engine import ReferenceEngine
-from tasks.worker import Channel, Worker
+from tasks.worker import Worker
 
 LENGTHS = (5, 100, 1, 80, 24, 2, 30, 13)
 MAX_BATCH_TOKENS = 160
@@ -81,9 +82,8 @@ def make_worker(
     pipe: tuple[Connection, Connection], loaded: Engine, job: EngineJob, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Worker]:
     def make(engine: Engine = loaded, job: EngineJob = job) -> Worker:
-        monkeypatch.setattr("tasks.worker.load_engine", lambda _options: engine)
-        # The real engine has passed it, in `loaded`; these cannot be asked all that it asks.
-        monkeypatch.setattr("tasks.worker._check_engine", lambda _engine: None)
+        # The real engine has passed its canary, in `loaded`; these cannot be asked all that it asks.
+        monkeypatch.setattr("tasks.worker.start_engine", lambda *_: engine)
         worker = Worker(job.start, Channel(pipe[1]), job.tokens, job.store)
         said(pipe[0])
         return worker

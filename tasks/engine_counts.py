@@ -1,0 +1,35 @@
+"""What one engine did in a run, over all processes that took its place."""
+
+from dataclasses import dataclass
+
+from tasks import messages
+
+
+@dataclass
+class EngineCounts:
+    """Counts of one engine, fed by its messages.
+
+    Attributes:
+        device: name of its device group.
+        restarts: processes that were started after the first.
+        samples: samples that it computed and committed.
+        tokens: their tokens.
+        peak_memory_bytes: most memory that one of its processes had; of several ranks, that of the first.
+        peak_device_bytes: the same on its (first) GPU.
+    """
+
+    device: str
+    restarts: int = 0
+    samples: int = 0
+    tokens: int = 0
+    peak_memory_bytes: int = 0
+    peak_device_bytes: int = 0
+
+    def hear(self, message: messages.Message) -> None:
+        """Take in a message."""
+        if isinstance(message, messages.Committed) and not message.existed:
+            self.samples += 1
+            self.tokens += message.num_tokens
+        elif isinstance(message, messages.UnitDone):
+            self.peak_memory_bytes = max(self.peak_memory_bytes, message.peak_memory_bytes)
+            self.peak_device_bytes = max(self.peak_device_bytes, message.peak_device_bytes)

@@ -1,0 +1,69 @@
+"""An engine as a worker needs it: loaded, and past its canary."""
+
+import logging
+from pathlib import Path
+from typing import Literal, cast
+
+from tasks import messages
+from tasks.channel import Channel
+from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.canary import CANARY_TOKENS, check_engine, fits_twice, reference_options
+from tasks.engine.errors import EngineError, ModelLoadError
+from tasks.engine.layers import LayerId
+from tasks.engine.loading import load_engine
+from tasks.engine.models import read_model
+from tasks.engine.reference_engine import ReferenceEngine
+
+MAX_SEQUENCES = 64
+# Said at once, since nothing moves meanwhile and people think it hangs.
+_READY = {"cpu": "ready", "cuda": "ready; the first batch compiles kernels, for about a minute"}
+
+
+def start_engine(start: messages.Start, storage_dtype: str, channel: Channel) -> ReadableEngine:
+    """Load the engine that `start` describes and run its canary; says meanwhile what it does.
+
+    Raises:
+        EngineError: it cannot be loaded, or computes other states than it must.
+    """
+    channel.send(messages.Phase("load model"))
+    engine = _load(_options(start, storage_dtype))
+    channel.send(messages.Phase("canary"))
+    _check(engine)
+    channel.send(messages.Phase(_READY[start.device]))
+    return engine
+
+
+def _load(options: EngineOptions) -> ReadableEngine:
+    try:
+        return load_engine(options)
+    except EngineError:
+        raise
+    except Exception as error:  # whatever SGLang met: a second try would meet it again
+        logging.getLogger(__name__).exception("loading failed")
+        raise ModelLoadError(f"{options.model} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _check(engine: ReadableEngine) -> None:
+    model = read_model(engine.options.model)
+    reference = ReferenceEngine(reference_options(engine, model)) if fits_twice(model) else None
+    try:
+        check_engine(engine, model, reference)
+    finally:
+        if reference is not None:
+            reference.close()
+
+
+def _options(start: messages.Start, storage_dtype: str) -> EngineOptions:
+    return EngineOptions(
+        model=Path(start.model),
+        layers=cast("tuple[LayerId, ...]", tuple(start.layers)),
+        compute_dtype=start.compute_dtype,
+        output_dtype=storage_dtype,
+        device=cast('Literal["cpu", "cuda"]', start.device),
+        max_batch_tokens=max(start.max_batch_tokens, CANARY_TOKENS),
+        max_sequences=MAX_SEQUENCES,
+        tp_size=start.tp_size,
+        ep_size=start.ep_size,
+        quantization=start.quantization,
+        rounds_inputs=start.quantization is not None or read_model(Path(start.model)).rounds_inputs,
+    )
