@@ -30,7 +30,7 @@ ROUTER_FLIPS = 1.5
 def all_layers(model: Path, dtype: str) -> EngineOptions:
     layers = (*range(read_model(model).num_layers + 1), "final")
     return EngineOptions(
-        model=model, layers=layers, compute_dtype=dtype, output_dtype=dtype, device="cuda", max_batch_tokens=16_384
+        model=model, layers=layers, compute_dtype=dtype, output_dtype=dtype, device="cuda", max_batch_tokens=24_576
     )
 
 
@@ -41,6 +41,18 @@ def random_ids(num_tokens: int, seed: int = 0) -> npt.NDArray[np.int32]:
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     ours, theirs = ours.double(), theirs.double()
     return float((ours - theirs).norm() / theirs.norm())
+
+
+# 2e-2 is what a few tokens sent to another expert make in a few hundred; other states than its own err by about 1.
+PACKED_LIMIT = 2e-2
+PREFIX = random_ids(1000, seed=1)
+BATCHES = {
+    "ragged": [random_ids(n, seed=n) for n in (5, 1500, 1, 64, 700)],
+    "16 of 1500": [random_ids(1500, seed=n) for n in range(16)],
+    "5 beside 500": [random_ids(5), random_ids(500)],
+    "shared prefix": [np.concatenate([PREFIX, random_ids(n, seed=n)]) for n in (500, 1, 64)],
+    "the same twice": [random_ids(700), random_ids(70), random_ids(700)],
+}
 
 
 def free() -> None:
@@ -105,13 +117,18 @@ class TestEveryArchitectureInBf16:
         theirs = ReferenceEngine(replace(engine.options, layers=(0,))).forward([ids])
         assert torch.equal(states[:, :1], theirs)
 
-    def test_packed_equals_alone(self, engine: Engine) -> None:
-        sequences = [random_ids(n, seed=n) for n in (5, 1500, 1, 64, 700)]
-        packed = torch.split(engine.forward(sequences), [len(ids) for ids in sequences])
-        for ids, states in zip(sequences, packed, strict=True):
+    @pytest.mark.parametrize("batch", BATCHES)
+    def test_packed_equals_alone(self, engine: Engine, batch: str, record_property: Callable[..., None]) -> None:
+        sequences = BATCHES[batch]
+        states = engine.forward(sequences)
+        assert len(states) == sum(map(len, sequences))
+        worst = 0.0
+        for ids, rows in zip(sequences, torch.split(states, [len(ids) for ids in sequences]), strict=True):
             alone = engine.forward([ids])
-            for slot in range(alone.shape[1]):
-                assert relative_error(states[:, slot], alone[:, slot]) <= 2e-2
+            worst = max(worst, *(relative_error(rows[:, slot], alone[:, slot]) for slot in range(alone.shape[1])))
+        print(f"{engine.options.model.name}, {batch}: {worst:.2e}")
+        record_property(f"{engine.options.model.name}-{batch}", worst)
+        assert worst <= PACKED_LIMIT
 
     def test_memory_is_flat_over_many_batches(self, engine: Engine) -> None:
         sequences = [random_ids(1000, seed=n) for n in range(16)]
