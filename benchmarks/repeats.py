@@ -1,0 +1,53 @@
+"""Whether the same tokens give the same bits: again, alone, in another order, in another process, on other GPUs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.engine.base import Engine
+from tasks.engine.canary import relative_error
+
+Ids = npt.NDArray[np.int32]
+# Shorter and longer than an attention block, and one length twice.
+LENGTHS = (5, 300, 64, 300, 1)
+
+
+def draw(lengths: Sequence[int], vocab_size: int, seed: int) -> list[Ids]:
+    """Draw random token ids, the same for the same arguments: input_ids: int32[n] for n in `lengths`."""
+    random = np.random.default_rng(seed)
+    return [random.integers(5, vocab_size, length).astype(np.int32) for length in lengths]
+
+
+def repeat(engine: Engine, sequences: Sequence[Ids]) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Run the same sequences packed, packed again, each alone, and packed the other way round.
+
+    Returns:
+        hidden_states: of the first run, on the CPU; and how each other run differs from it.
+    """
+    first = engine.forward(sequences).cpu()
+    again = engine.forward(sequences).cpu()
+    alone = torch.cat([engine.forward([ids]).cpu() for ids in sequences])
+    lengths = [len(ids) for ids in reversed(sequences)]
+    turned = torch.split(engine.forward(list(reversed(sequences))).cpu(), lengths)
+    reordered = torch.cat(list(reversed(turned)))
+    return first, {
+        "again": differ(again, first),
+        "alone": differ(alone, first),
+        "reordered": differ(reordered, first),
+    }
+
+
+def differ(states: torch.Tensor, first: torch.Tensor) -> dict[str, Any]:
+    """Say how far two results for the same tokens are from the same bits.
+
+    Returns:
+        equal: whether all bits are the same.
+        layer: the first slot that differs, or None.
+        relative_error: the largest of any layer.
+    """
+    slots = [slot for slot in range(first.shape[1]) if not torch.equal(states[:, slot], first[:, slot])]
+    errors = [relative_error(states[:, slot], first[:, slot]) for slot in slots]
+    return {"equal": not slots, "first_slot": slots[0] if slots else None, "relative_error": max(errors, default=0.0)}
