@@ -75,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
         _add_store(_add_command(subparsers, name, command))
     _add_validate(_add_command(subparsers, "validate", store_commands.validate))
+    _add_gc(_add_command(subparsers, "gc", store_commands.gc))
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=Path, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser
@@ -126,10 +127,28 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_count, metavar="N", help="that read and decode (default: one a core)")
 
 
+def _add_gc(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("--yes", action="store_true", help="free it; without, nothing is changed")
+    parser.add_argument(
+        "--older-than",
+        type=_age,
+        metavar="DAYS",
+        help="take also what processes of other hosts left, where nothing has changed for so long",
+    )
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _age(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 

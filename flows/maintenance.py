@@ -1,4 +1,4 @@
-"""Flows over a store that exists: validate it, compact it."""
+"""Flows over a store that exists: validate it, compact it, free what nobody needs."""
 
 from pathlib import Path
 
@@ -8,9 +8,11 @@ from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress
 from storage.file_checks import check_header
 from storage.findings import CheckReport
+from storage.garbage import Garbage
 from storage.packs import PackInfo
 from storage.store import find_spec, spec_digests
 from tasks.compaction import compact
+from tasks.garbage import collect
 from tasks.validation import validate, validate_files
 
 tie_server()
@@ -76,3 +78,20 @@ def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | Non
         on_progress=Counting(progress, "compact", "samples"),
         on_merge=Counting(progress, "merge packs", "samples"),
     )
+
+
+@flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)
+def collect_garbage(store: Path, *, older_than_seconds: float | None = None, dry_run: bool = True) -> Garbage:
+    """Find what nobody needs in a store, and free it unless `dry_run`.
+
+    Args:
+        store: the store's folder.
+        older_than_seconds: take also staging of other hosts in which nothing has changed for so long.
+        dry_run: only look.
+
+    Raises:
+        StorageError: there is no such store, a part of it is damaged, or it cannot be written.
+    """
+    progress = current_progress(get_run_logger().info)
+    on_progress = Counting(progress, "copy what is kept", "samples")
+    return collect(store, older_than_seconds=older_than_seconds, is_dry=dry_run, on_progress=on_progress)

@@ -3,17 +3,21 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flows.prefect_defaults import require_home
-from flows.printing import print_document, progress_on_stderr
+from flows.printing import print_document, print_pairs, progress_on_stderr
 from flows.progress import format_bytes
 from flows.report import measure_store
 from storage.file_checks import check_header
+from storage.garbage import Garbage
 from storage.layout import check_version
 from storage.packs import PackInfo
 from storage.store import Store, find_spec, open_store, spec_digests
+
+SECONDS_PER_DAY = 86_400
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -74,6 +78,46 @@ def compact(arguments: argparse.Namespace) -> int:
     if packed.skipped:
         print(f"{len(packed.skipped):,} damaged samples left as they are; aerie validate names them", file=sys.stderr)
     return 0
+
+
+def gc(arguments: argparse.Namespace) -> int:
+    """Say what a store holds that nobody needs, and free it with --yes."""
+    check_version(arguments.store)  # refuse at once, before prefect is imported
+    require_home()
+    from flows.maintenance import collect_garbage  # noqa: PLC0415 - see above
+
+    age = None if arguments.older_than is None else arguments.older_than * SECONDS_PER_DAY
+    with progress_on_stderr():
+        garbage = collect_garbage(arguments.store, older_than_seconds=age, dry_run=not arguments.yes)
+    _print_garbage(garbage, is_freed=arguments.yes, as_json=arguments.json)
+    return 0
+
+
+def _print_garbage(garbage: Garbage, *, is_freed: bool, as_json: bool) -> None:
+    total = sum(garbage.bytes.values())
+    if as_json:
+        kinds = {kind: {"count": count, "bytes": garbage.bytes[kind]} for kind, count in garbage.counts.items()}
+        names = ("copied_bytes", "foreign_bytes", "is_unsure", "stayed")
+        rest = {name: getattr(garbage, name) for name in names}
+        print(json.dumps({"is_freed": is_freed, "bytes": total, "kinds": kinds, **rest}))
+        return
+    rows = [(kind, f"{count:,}, {format_bytes(garbage.bytes[kind])}") for kind, count in garbage.counts.items()]
+    print_pairs("Garbage", [*rows, ("total", format_bytes(total))])
+    for note in _notes(garbage, is_freed=is_freed):
+        print(note)
+
+
+def _notes(garbage: Garbage, *, is_freed: bool) -> Iterator[str]:
+    if garbage.is_unsure:
+        yield "no sample counts as unreferenced, since a tokens artifact was set aside: run its job again first"
+    if garbage.foreign_bytes:
+        yield f"{format_bytes(garbage.foreign_bytes)} of staging of other hosts stay; --older-than DAYS frees them"
+    if garbage.stayed:
+        yield f"{len(garbage.stayed):,} packs stay: a sample is damaged (aerie validate) or another process is at work"
+    if garbage.copied_bytes:
+        yield f"{format_bytes(garbage.copied_bytes)} that stay in use {'were' if is_freed else 'have to be'} copied"
+    if not is_freed:
+        yield "nothing was changed; --yes frees it"
 
 
 def _spec_document(store: Store) -> dict[str, Any]:

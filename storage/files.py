@@ -1,4 +1,4 @@
-"""Atomic commit of folders: staging, fsync, rename; and sweeping what dead processes left. No locks."""
+"""Atomic commit of folders: staging, fsync, rename. No locks."""
 
 import errno
 import json
@@ -52,7 +52,7 @@ def staging(root: Path, needed_bytes: Callable[[], int] | None = None) -> Iterat
     """
     if not root.is_dir():
         raise StoreNotFoundError(f"{root} is not a folder; create the store first")
-    folder = root / STAGING / f"{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
+    folder = root / STAGING / f"{host_name()}-{os.getpid()}-{uuid.uuid4().hex}"
     with clear_errors(root, needed_bytes):
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir()
@@ -124,26 +124,24 @@ def mark(path: Path) -> None:
 
 
 def remove_folders(root: Path, folders: Iterable[Path]) -> None:
-    """Remove committed folders: each leaves its place in one step, then its files go. One that is gone is no error."""
+    """Remove folders, or files: each leaves its place in one step, then its files go. One that is gone is no error."""
     with staging(root) as staged:
         for folder in folders:
             with suppress(FileNotFoundError):
                 folder.rename(staged / folder.name)
-                shutil.rmtree(staged / folder.name)
+                _remove(staged / folder.name)
 
 
-def sweep(root: Path) -> int:
-    """Remove staging folders whose process of this host is dead; give their number."""
-    if not (root / STAGING).is_dir():
-        return 0
-    stale = [folder for folder in (root / STAGING).iterdir() if _is_stale(folder.name)]
-    remove_folders(root, stale)
-    return len(stale)
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the sum of the sizes of all files below `folder`; a folder that is missing has none."""
-    total = 0
+    """Return the sum of the sizes of all files below `folder`, or that of a file; what is missing has none."""
+    total = _file_bytes(folder) if folder.is_file() else 0
     for parent, _, names in os.walk(folder):
         total += sum(_file_bytes(Path(parent, name)) for name in names)
     return total
@@ -156,22 +154,10 @@ def _file_bytes(path: Path) -> int:
         return 0
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return the name under which processes see each other by their ids."""
     # Containers may share a host name, but a process id means something in its own PID namespace alone.
     return f"{socket.gethostname()}.{Path('/proc/self/ns/pid').stat().st_ino}"
-
-
-def _is_stale(name: str) -> bool:
-    host, _, rest = name.rpartition("-")[0].rpartition("-")
-    if host != _host() or not rest.isdecimal():
-        return False
-    try:
-        os.kill(int(rest), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # alive, another user's
-        return False
-    return False
 
 
 def make_folder(folder: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.arrays import group_document, hidden_states_document
-from storage.codecs import TOKENS_PER_CHUNK
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count
 from storage.columns import DOCUMENT, Column
 from storage.errors import CorruptObjectError
 from storage.files import read_document
@@ -101,6 +102,16 @@ class Pack:
         """Return the rows of the sample at `position`."""
         start, num_tokens, checksum = (int(a[position]) for a in (self.row_start, self.num_tokens, self.checksum))
         return StoredRows(self._states, self._ids, start, num_tokens, checksum)
+
+    def encoded_bytes(self) -> npt.NDArray[np.int64]:
+        """Return the encoded bytes of each sample: int64[n]; reads the indexes of the shards alone.
+
+        Raises:
+            FileNotFoundError: a shard is missing.
+            CorruptObjectError: the index of a shard is damaged.
+        """
+        found = self._states.encoded_bytes(chunk_count(self.num_rows))
+        return np.add.reduceat(found, self.row_start // TOKENS_PER_CHUNK)
 
     def verify(self, position: int) -> int:
         """Check the stored bytes of one sample against the index, without decoding; give their number.

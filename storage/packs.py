@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import disk_usage
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.catalog import Catalog, make_catalog
 from storage.codecs import TOKENS_PER_CHUNK
@@ -24,6 +25,7 @@ from storage.tiers import choose_crowd
 SHARD_BYTES = 1 << 30
 
 OnProgress = Callable[[int, int], None]
+Choose = Callable[[Hashes], npt.NDArray[np.bool_]]
 
 
 @dataclass
@@ -135,13 +137,18 @@ class Compaction:
             stuck |= {pack.pack_id for pack in crowd} - set(self.merge(crowd, on_progress=on_progress))
 
     def merge(
-        self, packs: Sequence[Pack], drop: HashIndex | None = None, on_progress: OnProgress | None = None
+        self, packs: Sequence[Pack], is_dropped: Choose | None = None, on_progress: OnProgress | None = None
     ) -> list[str]:
-        """Copy what counts of some packs, but for the samples `drop`, into new ones; return which of them went.
+        """Copy what counts of some packs into new ones; return which of them went.
 
         A pack with a damaged sample stays, as do all when another process has merged one of them meanwhile.
+
+        Args:
+            packs: of the spec.
+            is_dropped: says of each of some hashes whether it is left behind; asked again before the old packs go.
+            on_progress: called with the number of samples done and in all.
         """
-        kept = [self._positions(pack, drop) for pack in packs]
+        kept = [self._positions(pack, is_dropped) for pack in packs]
         catalog = make_catalog(self._store, self._spec, packs, kept, hashes_of([]))
         progress = _Progress(len(catalog), on_progress)
         try:
@@ -149,7 +156,7 @@ class Compaction:
         except SourceGoneError:
             return []
         held = np.concatenate([hashes_of([]), *(new.held for new in made)])
-        gone = [pack for pack, here in zip(packs, kept, strict=True) if held_by(held, pack.hashes[here])]
+        gone = [pack for pack in packs if held_by(held, pack.hashes[self._positions(pack, is_dropped)])]
         for pack in gone:
             self._move_removals(pack, made)
             remove_pack(self._store, self._digest, pack)
@@ -166,9 +173,9 @@ class Compaction:
             yield new
             first = new.stop
 
-    def _positions(self, pack: Pack, drop: HashIndex | None) -> Positions:
+    def _positions(self, pack: Pack, is_dropped: Choose | None) -> Positions:
         live = live_positions(self._store, self._digest, pack)
-        return live if drop is None else live[drop.find(pack.hashes[live]) < 0]
+        return live if is_dropped is None else live[~is_dropped(pack.hashes[live])]
 
     def _move_removals(self, pack: Pack, made: Sequence[NewPack]) -> None:
         """Remove from the new packs what repair has removed from an old one while it was copied."""

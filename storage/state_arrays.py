@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
@@ -71,6 +72,21 @@ class StateArray:
     def shard_path(self, shard: int) -> str:
         """Return the file of a shard."""
         return f"{self.path}/{chunk_key(shard, 3)}"
+
+    def encoded_bytes(self, num_chunks: int) -> npt.NDArray[np.int64]:
+        """Return the encoded bytes of the first token-chunks, over all layers: int64[num_chunks]; reads indexes alone.
+
+        Raises:
+            FileNotFoundError: a shard is missing.
+            CorruptObjectError: the index of a shard is damaged.
+        """
+        found = np.zeros(num_chunks, np.int64)
+        for shard in range(-(-num_chunks // self._chunks_per_shard)):
+            here = slice(shard * self._chunks_per_shard, min(num_chunks, (shard + 1) * self._chunks_per_shard))
+            with Path(self.shard_path(shard)).open("rb") as file:
+                index = self._index(shard, file.fileno())[: here.stop - here.start, :, 1]
+            found[here] = index.sum(axis=1, where=index != MISSING)
+        return found
 
     def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> Iterator[_Entry]:
         first = shard * self._chunks_per_shard

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from storage.catalog import LOOSE, read_catalog
 from storage.digests import canonical_json, is_digest, sha256_hex
 from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
-from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging, sweep
+from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging
 from storage.hashes import NAMES_PER_PIECE, hashes_of, names_of
 from storage.layout import (
     HEADER,
@@ -23,6 +23,7 @@ from storage.layout import (
     packs_folder,
     spec_path,
 )
+from storage.leftovers import sweep
 from storage.parallel_reads import read_samples
 from storage.samples import Sample, StoredRows
 from storage.specs import LayerId, StateSpec

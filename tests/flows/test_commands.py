@@ -225,7 +225,29 @@ class TestMaintenance:
         for name in loose:
             assert packed[name].hidden_states().tobytes() == loose[name].hidden_states().tobytes()
 
-    @pytest.mark.parametrize("command", ["show", "validate", "compact"])
+    def test_gc_says_what_would_be_freed_and_frees_it_when_told(
+        self, store: Path, with_server: dict[str, str], tmp_path: Path
+    ) -> None:
+        (tokens,) = (store / "tokens").iterdir()
+        tokens.rename(store / "tokens" / "not-ours")
+        before = snapshot(store)
+        document = as_json(run_aerie("gc", store, "--json", cwd=tmp_path, env=with_server))
+        assert (document["is_freed"], document["kinds"]) == (False, {})
+        assert snapshot(store) == before
+        (store / "tokens" / "not-ours").rename(tokens)
+        (next(store.glob("objects/*/*/*/zarr.json"))).unlink()
+        as_json(run_aerie("validate", store, "--repair", "--json", cwd=tmp_path, env=with_server))
+        done = run_aerie("gc", store, cwd=tmp_path, env=with_server)
+        assert done.returncode == 0
+        assert "quarantine 1, " in " ".join(done.stdout.split())
+        assert done.stdout.endswith("nothing was changed; --yes frees it\n")
+        document = as_json(run_aerie("gc", store, "--yes", "--json", cwd=tmp_path, env=with_server))
+        assert document["is_freed"]
+        assert document["kinds"]["quarantine"]["count"] == 1
+        assert document["bytes"] == document["kinds"]["quarantine"]["bytes"] > 0
+        assert len(open_store(store)) == len(GOOD) - 1
+
+    @pytest.mark.parametrize("command", ["show", "validate", "compact", "gc"])
     @pytest.mark.parametrize(
         ("place", "words"),
         [
@@ -262,7 +284,7 @@ class TestUsage:
         from flows import Settings
 
         text = run_aerie("--help", cwd=tmp_path).stdout
-        for command in ("demo", "extract", "plan", "show", "validate", "compact", "settings"):
+        for command in ("demo", "extract", "plan", "show", "validate", "compact", "gc", "settings"):
             assert f"    {command} " in text
         flags = run_aerie("extract", "--help", cwd=tmp_path).stdout
         for name in Settings.model_fields:
