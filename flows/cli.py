@@ -94,10 +94,17 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     for name, field in Settings.model_fields.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            nargs="+" if name == "data" else None,
+            **_takes(name, field),
             metavar=name.upper(),
             help=_describe(field).replace("%", "%%"),
         )
+
+
+def _takes(name: str, field: FieldInfo) -> dict[str, Any]:
+    """Say how many values a flag has; one that turns something on needs none."""
+    if name == "data":
+        return {"nargs": "+"}
+    return {"nargs": "?", "const": "true"} if field.annotation is bool else {}
 
 
 def _describe(field: FieldInfo) -> str:

@@ -95,6 +95,7 @@ class Job:
             layers=list(self.spec.layers),
             compute_dtype=self.spec.compute_dtype,
             quantization=self.precision.online,
+            deterministic=self.settings.deterministic,
             device=self.device,
             tp_size=self.groups[0].tp_size,
             ep_size=self.groups[0].ep_size,
@@ -129,7 +130,9 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     model = read_model(find_model(settings.model))
     groups = parse_devices(settings.devices)
     get_architecture(model.architecture)
-    precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization)
+    precision = choose_precision(
+        model, groups[0].kind, settings.dtype, settings.quantization, deterministic=settings.deterministic
+    )
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)
@@ -144,6 +147,7 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
         quantization=precision.quantization,
         engine="sglang",
         engine_version=engine_version,
+        numerics={"deterministic": True} if settings.deterministic else {},
     )
     tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
     return Job(settings, model, precision, spec, tokens_spec, groups, max_length)

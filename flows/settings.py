@@ -75,6 +75,11 @@ class Computation(BaseSettings):
         title="Quantization",
         description="auto is the checkpoint's own; fp8 quantizes the weights as they are loaded, on a GPU",
     )
+    deterministic: bool = Field(
+        default=False,
+        title="Deterministic",
+        description="a sample has the same bits whatever it is batched with; slower",
+    )
     storage_dtype: Literal["bfloat16", "float32", "float16"] = Field(
         default="bfloat16", title="Storage dtype", description="dtype that hidden states are rounded to when stored"
     )

@@ -65,5 +65,6 @@ def _options(start: messages.Start, storage_dtype: str) -> EngineOptions:
         tp_size=start.tp_size,
         ep_size=start.ep_size,
         quantization=start.quantization,
+        deterministic=start.deterministic,
         rounds_inputs=start.quantization is not None or read_model(Path(start.model)).rounds_inputs,
     )

@@ -16,6 +16,7 @@ class Start:
     layers: list[int | str]
     compute_dtype: str
     quantization: str | None
+    deterministic: bool
     device: str
     tp_size: int
     ep_size: int

@@ -56,6 +56,7 @@ def make_engine_job(
         layers=list(LAYERS),
         compute_dtype="float32",
         quantization=None,
+        deterministic=False,
         device="cpu",
         tp_size=1,
         ep_size=1,

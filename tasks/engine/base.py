@@ -29,6 +29,7 @@ class EngineOptions:
         tp_size: ranks that share the model, each on a GPU of its own, or all on the CPU.
         ep_size: parts into which the experts are dealt among the ranks; divides `tp_size`.
         quantization: `fp8` quantizes a checkpoint as it is loaded; None leaves it as it is.
+        deterministic: a sequence has the same bits in any batch.
         rounds_inputs: what enters a linear layer is rounded, to FP8 or the like: states have that noise.
     """
 
@@ -42,6 +43,7 @@ class EngineOptions:
     tp_size: int = 1
     ep_size: int = 1
     quantization: str | None = None
+    deterministic: bool = False
     rounds_inputs: bool = False
 
 

@@ -13,7 +13,13 @@ def load_engine(options: EngineOptions) -> ReadableEngine:
     Raises:
         EngineError: the SGLang version, the model folder, the architecture or the precision is not one we can run.
     """
-    choose_precision(read_model(options.model), options.device, options.compute_dtype, options.quantization or AUTO)
+    choose_precision(
+        read_model(options.model),
+        options.device,
+        options.compute_dtype,
+        options.quantization or AUTO,
+        deterministic=options.deterministic,
+    )
     if options.tp_size > 1:
         return TensorParallelEngine(options)
     return load_rank(options, 0, find_free_port())

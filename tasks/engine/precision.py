@@ -24,7 +24,9 @@ class Precision:
     online: str | None
 
 
-def choose_precision(model: ModelInfo, device: str, dtype: str = AUTO, quantization: str = AUTO) -> Precision:
+def choose_precision(
+    model: ModelInfo, device: str, dtype: str = AUTO, quantization: str = AUTO, *, deterministic: bool = False
+) -> Precision:
     """Resolve `dtype` and `quantization`, each `auto` or a choice, for a model on `cpu` or `cuda`.
 
     Raises:
@@ -40,7 +42,14 @@ def choose_precision(model: ModelInfo, device: str, dtype: str = AUTO, quantizat
     if device == "cpu" and described:
         raise PrecisionError(f"SGLang cannot run {described} on a CPU; choose a GPU with devices")
     allowed = QUANTIZED_DTYPES if online else model.compute_dtypes
-    return Precision(_choose_dtype(model, device, dtype, allowed), described, online)
+    chosen = _choose_dtype(model, device, dtype, allowed)
+    if deterministic and device == "cuda" and chosen == "float32":
+        # Its Triton kernels call tl.dot without input_precision, which is TF32.
+        raise PrecisionError(
+            "SGLang's batch-invariant kernels multiply float32 with 10 bits of mantissa; choose dtype bfloat16 or "
+            "float16, or leave deterministic off"
+        )
+    return Precision(chosen, described, online)
 
 
 def _choose_dtype(model: ModelInfo, device: str, dtype: str, allowed: tuple[str, ...]) -> str:

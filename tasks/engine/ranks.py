@@ -5,6 +5,7 @@ import socket
 
 from tasks.engine import cpu_kernels
 from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.one_by_one import OneByOneEngine
 from tasks.engine.version import check_version
 
 
@@ -20,7 +21,8 @@ def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
         _let_ranks_meet_on_cpu(options.tp_size)
     from tasks.engine.sglang_engine import SGLangEngine  # noqa: PLC0415 - imports SGLang, so only after the above
 
-    return SGLangEngine(options, rank, port)
+    engine = SGLangEngine(options, rank, port)
+    return OneByOneEngine(engine) if options.deterministic and options.device == "cpu" else engine
 
 
 def _let_ranks_meet_on_cpu(tp_size: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sglang.srt.batch_invariant_ops import disable_batch_invariant_mode
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
 from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -221,6 +222,7 @@ class SGLangEngine:
 
 def _leave_process_groups() -> None:
     """Undo what SGLang keeps for the whole process, so that another engine can start in it."""
+    disable_batch_invariant_mode()
     cleanup_dist_env_and_memory()
     reset_context()
 
@@ -354,6 +356,7 @@ def _server_args(options: EngineOptions, architecture: Architecture) -> Any:
         json_model_override_args=json.dumps(
             {"architectures": [loaded_as]} if (loaded_as := architecture.loaded_as) else {}
         ),
+        enable_deterministic_inference=options.deterministic and not on_cpu,
         sampling_backend="pytorch",
         random_seed=0,
     )

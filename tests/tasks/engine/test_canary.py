@@ -17,6 +17,7 @@ from tasks.engine.canary import READ_OUT_TOKENS, check_engine, fits_twice, refer
 from tasks.engine.errors import CanaryError
 from tasks.engine.loading import load_engine
 from tasks.engine.models import ModelInfo, read_model
+from tasks.engine.one_by_one import OneByOneEngine
 from tasks.engine.reference_engine import ReferenceEngine
 
 LAYERS = (2, 4, 5, "final")
@@ -106,6 +107,21 @@ class TestAWrongEngineIsNamed:
         engine, info, reference = right
         with pytest.raises(CanaryError, match=says):
             check_engine(Spoilt(engine, spoil), info, reference)
+
+    def test_a_last_bit_of_a_deterministic_engine(self, right) -> None:
+        """Beyond rounding is an error everywhere; there any bit is, for the canary and for the samples done again."""
+        engine, info, _ = right
+
+        def one_bit(sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+            if len(sequences) > 1:
+                states[-1, 2, 7] = torch.nextafter(states[-1, 2, 7], torch.tensor(torch.inf, dtype=states.dtype))
+            return states
+
+        alone = OneByOneEngine(engine)
+        check_engine(Spoilt(alone, one_bit), info, None)
+        alone.options = replace(engine.options, deterministic=True)
+        with pytest.raises(CanaryError, match=r"70 tokens .* layer 5 by .*, the limit is 0e\+00; some kernel"):
+            check_engine(Spoilt(alone, one_bit), info, None)
 
     def test_a_wrong_final_state_without_transformers(self, right) -> None:
         engine, info, _ = right

@@ -141,6 +141,33 @@ class TestEveryArchitectureInBf16:
         assert torch.cuda.memory_allocated() - before < 1 << 20
 
 
+# Dense, with norms of queries and keys, experts, latent attention, a sliding window, sinks, linear attention.
+KINDS = ("llama", "qwen3", "qwen3-moe", "deepseek-v3", "gemma3", "gpt-oss", "qwen3-next")
+
+
+@pytest.mark.parametrize(("name", "tp_size"), [*((name, 1) for name in KINDS), ("llama", 2), ("qwen3-moe", 2)])
+def test_deterministic_is_the_same_bits_in_any_batch(
+    tiny_model: Callable[[str], Path], name: str, tp_size: int
+) -> None:
+    """By the canary, and in larger batches; the engine that follows in this process is without it again."""
+    if torch.cuda.device_count() < tp_size:
+        pytest.skip(f"needs {tp_size} GPUs, there is {torch.cuda.device_count()}")
+    info = read_model(tiny_model(name))
+    engine = load_engine(replace(all_layers(info.path, "bfloat16"), deterministic=True, tp_size=tp_size))
+    try:
+        check_engine(engine, info, ReferenceEngine(reference_options(engine, info)))
+        for batch, sequences in BATCHES.items():
+            packed = torch.split(engine.forward(sequences), [len(ids) for ids in sequences])
+            for ids, rows in zip(sequences, packed, strict=True):
+                assert torch.equal(rows, engine.forward([ids])), batch
+    finally:
+        engine.close()
+        free()
+    from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
+
+    assert not is_batch_invariant_mode_enabled()
+
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -57,6 +57,11 @@ def test_online_quantization_names_states_and_tells_sglang() -> None:
     assert choose_precision(model("float32"), "cuda", quantization="fp8").compute_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", "float32"), ("cuda", "bfloat16"), ("cuda", "float16")])
+def test_deterministic_leaves_the_dtype_as_it_is(device: str, dtype: str) -> None:
+    assert choose_precision(model("float32"), device, dtype, deterministic=True).compute_dtype == dtype
+
+
 @pytest.mark.parametrize(
     ("device", "quantization", "asked", "words"),
     [
@@ -66,6 +71,7 @@ def test_online_quantization_names_states_and_tells_sglang() -> None:
         ("cuda", FP8_BLOCK, {"dtype": "float32"}, r"dtype float32 .*\(bfloat16, float16\)"),
         ("cuda", None, {"dtype": "float32", "quantization": "fp8"}, r"dtype float32 .*\(bfloat16, float16\)"),
         ("cuda", GPTQ | {"sym": False}, {"dtype": "bfloat16"}, r"dtype bfloat16 .*\(float16\)"),
+        ("cuda", None, {"dtype": "float32", "deterministic": True}, r"batch-invariant .* choose dtype bfloat16"),
     ],
 )
 def test_what_sglang_cannot_run_is_refused_in_one_line(
