@@ -1,6 +1,7 @@
 """A dtype and a quantization, from the settings to the states."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from jobs import chat, write_lines
 from flows import Settings, extract_hidden_states
 from flows.job import prepare_job
 from tasks.engine.base import EngineOptions
+from tasks.engine.precision import Precision
 from tasks.engine.reference_engine import ReferenceEngine
+from tasks.planning import Plan
 
 LINES = ['{"messages": []}', *(str(chat(f"Count to {n}.", "One, two, three.")).replace("'", '"') for n in (3, 4))]
 
@@ -41,6 +44,21 @@ def test_states_are_those_of_the_dtype_asked_for(tiny_model: Callable[[str], Pat
         truth = exact.forward([result.tokens.input_ids(index)]).numpy()
         found = result.store[name].hidden_states().astype(np.float32)
         assert 5e-4 < np.linalg.norm(found - truth) / np.linalg.norm(truth) < 3e-3
+
+
+def test_an_engine_process_is_told_the_dtype_and_how_to_quantize(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """No GPU is needed to tell it."""
+    job = replace(
+        prepare_job(settings_for(tiny_model("llama"), tmp_path, dtype="float16")),
+        precision=Precision("float16", "online fp8", "fp8"),
+    )
+    plan = Plan(
+        1, 0, 0, missing=np.array([0]), lengths=np.array([9]), tokens=9, raw_bytes=0, stored_bytes=0, free_bytes=0
+    )
+    start = job.start_message(plan, "t" * 64)
+    assert (start.compute_dtype, start.quantization) == ("float16", "fp8")
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "float16"])
