@@ -11,15 +11,17 @@ from storage.codecs import crc32c
 from storage.errors import ChecksumError
 
 PIECE_BYTES = 1 << 20
+# While one waits for the disk to take a segment, the other reads the one before.
+THREADS = 2
 # Segments that wait: enough that neither side does, few enough that the disk is not left behind.
 MAX_WAITING = 4
 
 
 class ReadBack:
-    """Brings segments of files to disk and compares them with what was written, on a thread of its own."""
+    """Brings segments of files to disk and compares them with what was written, on threads of its own."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-back")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="read-back")
         self._segments: list[Future[None]] = []
 
     def __enter__(self) -> Self:

@@ -209,13 +209,21 @@ def test_a_full_disk_stops_compaction_without_loss(small_disk: Callable, make_fi
         room.write_bytes(bytes(4 << 20))
     with room.open("r+b") as file:
         file.truncate(room.stat().st_size - (300 << 10))
-    with pytest.raises(StoreFullError, match="no space left"):
+    with pytest.raises(StoreFullError, match=r"no space left at .*store \(up to \d{7} bytes were needed\)"):
         compact(filled.path, filled.digest)
     assert not list((filled.path / "tmp").iterdir())
     room.unlink()
     assert len(filled.objects()) == 4
     compact(filled.path, filled.digest)
     assert_all_there(filled)
+
+
+def test_a_packed_sample_takes_one_percent_and_2_kilobytes_more_than_its_chunks(make_filled: Callable) -> None:
+    filled = make_filled((700, 60, 257, 1, 300) * 8)
+    info = compact(filled.path, filled.digest)
+    assert info is not None
+    stored = sum(file.stat().st_size for file in (filled.path / "packs").rglob("*") if file.is_file())
+    assert stored <= 1.01 * info.bytes + 2048 * info.samples
 
 
 def test_memory_is_bounded_by_chunks_not_samples(make_filled: Callable) -> None:
