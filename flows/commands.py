@@ -102,6 +102,7 @@ def _plan_document(job: Job, tokens: Tokens, planned: Plan) -> dict[str, Any]:
         "quantization": job.spec.quantization,
         "compute_dtype": job.spec.compute_dtype,
         "storage_dtype": job.spec.storage_dtype,
+        "mantissa_bits": job.spec.mantissa_bits,
         "spec_digest": job.spec_digest,
         "tokens_digest": tokens.digest,
     }

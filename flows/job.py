@@ -148,6 +148,7 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
         engine="sglang",
         engine_version=engine_version,
         numerics={"deterministic": True} if settings.deterministic else {},
+        mantissa_bits=settings.mantissa_bits,
     )
     tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
     return Job(settings, model, precision, spec, tokens_spec, groups, max_length)

@@ -83,6 +83,12 @@ class Computation(BaseSettings):
     storage_dtype: Literal["bfloat16", "float32", "float16"] = Field(
         default="bfloat16", title="Storage dtype", description="dtype that hidden states are rounded to when stored"
     )
+    mantissa_bits: int | None = Field(
+        default=None,
+        ge=1,
+        title="Mantissa bits",
+        description="of each value that are stored, to save room: fewer than the storage dtype has; unset is all",
+    )
     max_length: int | None = Field(
         default=None, ge=1, title="Longest sample", description="in tokens; unset is the model's context length"
     )

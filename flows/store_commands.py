@@ -129,6 +129,7 @@ def _spec_document(store: Store) -> dict[str, Any]:
         "raw_bytes": size.raw,
         "stored_bytes": size.stored,
         "ratio": size.ratio,
+        "rounding_error": error._asdict() if (error := store.rounding_error()) else None,
         **store.spec.to_json(),
     }
 

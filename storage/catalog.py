@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +65,19 @@ class Catalog:
 
     def packed_tokens(self) -> npt.NDArray[np.int64]:
         """Return the tokens of each sample: int64[n]; 0 for a loose one, which no index names."""
-        num_tokens = np.zeros(len(self), np.int64)
-        for number, pack in enumerate(self.packs):
-            here = self.pack == number
-            num_tokens[here] = pack.num_tokens[self.position[here]]
-        return num_tokens
+        return self._gather(np.zeros(len(self), np.int64), [pack.num_tokens for pack in self.packs])
+
+    def packed_errors(self) -> npt.NDArray[np.float32]:
+        """Return the `RoundingError` of each sample: float32[n, 2]; 0 for a loose one, and where the spec is exact."""
+        known = [pack.rounding_error for pack in self.packs]
+        return self._gather(np.zeros((len(self), 2), np.float32), known)
+
+    def _gather(self, out: npt.NDArray[Any], columns: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any]:
+        for number, column in enumerate(columns):
+            if column is not None:
+                here = self.pack == number
+                out[here] = column[self.position[here]]
+        return out
 
 
 def read_catalog(store: Path, spec: StateSpec, known: Iterable[Pack] = ()) -> Catalog:

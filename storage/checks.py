@@ -156,7 +156,8 @@ class _Check:
 
 def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
     rows = open_loose(folder, spec)
-    for path, expected in loose_documents(spec, spec.digest(), name, rows.num_tokens, rows.checksum).items():
+    documents = loose_documents(spec, spec.digest(), name, rows.num_tokens, rows.checksum, rows.error)
+    for path, expected in documents.items():
         if read_document(folder / path) != expected:
             raise CorruptObjectError(f"{folder / path} is not the document of this sample")
     if rows.ids.num_rows != rows.num_tokens:

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, encode_chunk, join_checksum
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, encode_chunk, join_checksum
 from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
 from storage.files import commit, folder_bytes, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, check_version, object_path
-from storage.samples import StoredRows
+from storage.rounding import round_states
+from storage.samples import RoundingError, StoredRows
 from storage.shards import ShardIndex
 from storage.specs import StateSpec, bits_of
 from storage.state_arrays import StateArray
@@ -86,15 +87,17 @@ class ObjectWriter:
         return bits_of(hidden_states, self._spec)
 
     def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
-        shard = _Shard(states)
+        rounded, error = round_states(states, self._spec)
+        shard = _Shard(rounded)
         write_file(folder, f"hidden_states/{chunk_key(0, 3)}", shard.parts())
         write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
-        for path, document in loose_documents(self._spec, self._digest, name, len(input_ids), shard.checksum).items():
+        documents = loose_documents(self._spec, self._digest, name, len(input_ids), shard.checksum, error)
+        for path, document in documents.items():
             write_file(folder, path, [encode_document(document)])
 
 
 def loose_documents(
-    spec: StateSpec, spec_digest: str, name: str, num_tokens: int, checksum: int
+    spec: StateSpec, spec_digest: str, name: str, num_tokens: int, checksum: int, error: RoundingError | None
 ) -> dict[str, dict[str, Any]]:
     """Return the zarr.json documents of a loose object, but that of `input_ids`, by path."""
     attributes = {
@@ -104,6 +107,7 @@ def loose_documents(
         "num_tokens": num_tokens,
         "layers": list(spec.layers),
         "checksum": checksum,
+        **({} if error is None else {"rounding_error": [*error, _checksum_of(error)]}),
     }
     shard_rows = chunk_count(num_tokens) * TOKENS_PER_CHUNK
     return {
@@ -127,7 +131,20 @@ def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
             f"{folder / DOCUMENT} says num_tokens {num_tokens!r}, checksum {checksum!r}; use aerie validate --repair"
         )
     states = StateArray(folder / "hidden_states", spec, chunk_count(num_tokens) * TOKENS_PER_CHUNK)
-    return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens, checksum)
+    error = None if spec.is_exact else _read_error(known.get("rounding_error"), folder)
+    return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens, checksum, error)
+
+
+def _read_error(recorded: Any, folder: Path) -> RoundingError:
+    """Return what `loose_documents` recorded; nothing else in the store would tell of a flipped bit in it."""
+    is_list = isinstance(recorded, list) and [type(number) for number in recorded] == [float, float, int]
+    if not is_list or recorded[2] != _checksum_of(RoundingError(*recorded[:2])):
+        raise CorruptObjectError(f"{folder / DOCUMENT} says rounding_error {recorded!r}; use aerie validate --repair")
+    return RoundingError(*recorded[:2])
+
+
+def _checksum_of(error: RoundingError) -> int:
+    return crc32c(np.array(error, "<f8").tobytes())
 
 
 class _Shard:

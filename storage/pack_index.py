@@ -15,7 +15,7 @@ from storage.errors import CorruptObjectError
 from storage.files import read_document
 from storage.hashes import HASH_BYTES, NAMES_PER_PIECE, Hashes, is_ascending, names_of
 from storage.layout import FORMAT_VERSION
-from storage.samples import StoredRows
+from storage.samples import RoundingError, StoredRows
 from storage.specs import StateSpec
 from storage.state_arrays import StateArray
 from storage.verification import verify_chunks, verify_ids
@@ -64,6 +64,7 @@ class Pack:
         row_start: int64[n], first row of each sample.
         num_tokens: int64[n], rows of each sample.
         checksum: uint32[n], crc32c over the checksums of each sample's inner chunks in C order.
+        rounding_error: float32[n, 2], `RoundingError` of each sample; None where the spec is exact.
         num_rows: rows, those between the samples included.
         shard_rows: rows of a shard.
         generation: 0 for a pack of loose objects alone, else more than that of any pack that it was made of.
@@ -80,6 +81,7 @@ class Pack:
         self.row_start = Column(folder / "row_start", "<i8")[:]
         self.num_tokens = Column(folder / "num_tokens", "<i8")[:]
         self.checksum = Column(folder / "checksum", "<u4")[:]
+        self.rounding_error = None if spec.is_exact else Column(folder / "rounding_error", "<f4", (2,))[:]
         self.num_rows, self.shard_rows, self.generation = self._check_documents(spec)
         self._check_index(spec)
         self._states = StateArray(folder / "hidden_states", spec, self.shard_rows)
@@ -101,7 +103,8 @@ class Pack:
     def rows(self, position: int) -> StoredRows:
         """Return the rows of the sample at `position`."""
         start, num_tokens, checksum = (int(a[position]) for a in (self.row_start, self.num_tokens, self.checksum))
-        return StoredRows(self._states, self._ids, start, num_tokens, checksum)
+        error = None if self.rounding_error is None else RoundingError(*self.rounding_error[position].tolist())
+        return StoredRows(self._states, self._ids, start, num_tokens, checksum, error)
 
     def encoded_bytes(self) -> npt.NDArray[np.int64]:
         """Return the encoded bytes of each sample: int64[n]; reads the indexes of the shards alone.
@@ -137,6 +140,7 @@ class Pack:
 
     def _check_index(self, spec: StateSpec) -> None:
         lengths = {len(self), len(self.row_start), len(self.num_tokens), len(self.checksum)}
+        lengths |= set() if self.rounding_error is None else {len(self.rounding_error)}
         self._require(len(lengths) == 1, "its index arrays differ in length")
         self._require(is_ascending(self.hashes), "its sample hashes do not ascend")
         pack_id = pack_id_of(spec.digest(), self.hashes, self.generation)

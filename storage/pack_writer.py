@@ -18,6 +18,7 @@ from storage.files import create_file, write_file
 from storage.hashes import HASH_BYTES, Hashes
 from storage.pack_index import Pack, pack_documents, pack_id_of
 from storage.read_back import ReadBack
+from storage.samples import RoundingError
 from storage.shards import ShardIndex
 from storage.specs import StateSpec
 from storage.state_arrays import EncodedChunk
@@ -35,12 +36,14 @@ class Source(NamedTuple):
         input_ids: int32[num_tokens].
         checksum: as recorded beside it.
         chunks: all its encoded inner chunks, in C order.
+        error: as recorded beside it; None where the spec is exact.
     """
 
     name: str
     input_ids: npt.NDArray[np.int32]
     checksum: int
     chunks: Iterator[EncodedChunk]
+    error: RoundingError | None
 
 
 class PackWriter:
@@ -65,6 +68,7 @@ class PackWriter:
         self._ids = ColumnWriter(folder / "input_ids", "<i4", shard_rows)
         self._hashes = bytearray()
         self._columns = {"row_start": array("q"), "num_tokens": array("q"), "checksum": array("I")}
+        self._errors = array("f")
         self.num_rows = 0
         self.num_bytes = 0
 
@@ -100,6 +104,7 @@ class PackWriter:
         self._hashes += bytes.fromhex(source.name)
         for column, value in zip(self._columns.values(), (self.num_rows, num_tokens, joined), strict=True):
             column.append(value)
+        self._errors.extend(source.error or ())
         self.num_rows += len(padded)
 
     def close(self) -> str:
@@ -123,7 +128,10 @@ class PackWriter:
         return pack_id
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {name: np.array(values, f"<{values.typecode}") for name, values in self._columns.items()}
+        arrays = {name: np.array(values, f"<{values.typecode}") for name, values in self._columns.items()}
+        if not self._spec.is_exact:
+            arrays["rounding_error"] = np.array(self._errors, "<f4").reshape(-1, 2)
+        return arrays
 
     def _compare_index(self, pack: Pack) -> None:
         written = {"hashes": self.hashes, **self._arrays()}

@@ -109,7 +109,7 @@ def _open_source(catalog: Catalog, at: int, *, check_first: bool) -> Source | No
             verify_chunks(rows)
         chunks = rows.encoded()
         first = next(chunks)  # holds the file open
-        return Source(name, rows.input_ids(), rows.checksum, chain([first], chunks))
+        return Source(name, rows.input_ids(), rows.checksum, chain([first], chunks), rows.error)
     except (CorruptObjectError, FileNotFoundError):  # check_store says what is wrong
         if not folder.exists():
             raise SourceGoneError from None

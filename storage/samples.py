@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,18 @@ from storage.state_arrays import EncodedChunk, StateArray
 T = TypeVar("T")
 
 
+class RoundingError(NamedTuple):
+    """Relative errors of lossy states: Euclidean norm of what rounding changed in a state, over that of the state.
+
+    Attributes:
+        largest: of all tokens and layers.
+        mean: over all tokens and layers.
+    """
+
+    largest: float
+    mean: float
+
+
 @dataclass(frozen=True)
 class StoredRows:
     """The rows of one sample in a group on disk.
@@ -27,6 +39,7 @@ class StoredRows:
         num_tokens: rows of the sample.
         checksum: crc32c over the checksums of its inner chunks in C order, as recorded beside them; it ties them to the
             sample.
+        error: what rounding did to the states, as recorded beside them; None where the spec is exact.
     """
 
     states: StateArray
@@ -34,6 +47,7 @@ class StoredRows:
     row_start: int
     num_tokens: int
     checksum: int
+    error: RoundingError | None = None
 
     @property
     def chunks(self) -> range:
@@ -101,6 +115,11 @@ class Sample:
     def num_tokens(self) -> int:
         """Number of tokens, the first axis of both arrays."""
         return self.stored_rows.num_tokens
+
+    @property
+    def rounding_error(self) -> RoundingError | None:
+        """How far its states are from what was computed; None where the spec is exact."""
+        return self.stored_rows.error
 
     @property
     def input_ids(self) -> npt.NDArray[np.int32]:

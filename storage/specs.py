@@ -21,6 +21,8 @@ STORED_DTYPES: dict[str, np.dtype[Any]] = {
     "float16": np.dtype("<f2"),
     "float32": np.dtype("<f4"),
 }
+# Explicit bits of a value's mantissa.
+MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23}
 
 
 def _is_text(value: object) -> bool:
@@ -61,6 +63,7 @@ class StateSpec:
         engine: name of the engine.
         engine_version: its exact version.
         numerics: anything else that changes values.
+        mantissa_bits: bits of each value's mantissa that are stored, less than the storage dtype has; None is all.
 
     Raises:
         SpecError: a field is not valid.
@@ -77,6 +80,7 @@ class StateSpec:
     engine: str
     engine_version: str
     numerics: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
+    mantissa_bits: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("model_fingerprint", "architecture", "compute_dtype", "engine", "engine_version"):
@@ -89,6 +93,10 @@ class StateSpec:
         _require(
             self.quantization is None or _is_text(self.quantization), "quantization", self.quantization, "text or None"
         )
+        most = MANTISSA_BITS[self.storage_dtype] - 1
+        is_kept = self.mantissa_bits is None or (_is_count(self.mantissa_bits) and self.mantissa_bits <= most)
+        rule = f"in 1..{most} for {self.storage_dtype}, or None for all"
+        _require(is_kept, "mantissa_bits", self.mantissa_bits, rule)
         _require_canonical_layers(self.layers, self.num_layers)
         _require_scalars("numerics", self.numerics)
 
@@ -96,6 +104,11 @@ class StateSpec:
     def num_captured(self) -> int:
         """Number of captured layers, the middle axis of `hidden_states`."""
         return len(self.layers)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is stored is what the forward gave in the storage dtype, to the last bit."""
+        return self.mantissa_bits is None
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -124,8 +137,11 @@ class StateSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values; `from_json` takes it back."""
+        # Only lossy specs name mantissa_bits: exact ones keep the digests that they had before there were others, and a
+        # reader that does not know the key refuses the spec.
+        names = [f.name for f in fields(self) if f.name != "mantissa_bits" or not self.is_exact]
         return {
-            **{f.name: getattr(self, f.name) for f in fields(self)},
+            **{name: getattr(self, name) for name in names},
             "layers": list(self.layers),
             "numerics": dict(self.numerics),
         }
@@ -137,8 +153,11 @@ class StateSpec:
         Raises:
             SpecError: a key is unknown or missing, or a value is not valid.
         """
-        unknown = sorted(set(document) ^ {f.name for f in fields(cls)})
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(document) - known | (known - {"mantissa_bits"}) - set(document))
         _require(not unknown, "names", sorted(document), f"exactly those of StateSpec; unknown or missing: {unknown}")
+        if "mantissa_bits" in document:
+            _require(document["mantissa_bits"] is not None, "mantissa_bits", None, "left out where all are stored")
         _require(isinstance(document["layers"], list), "layers", document["layers"], "a list")
         return cls(**{**document, "layers": tuple(document["layers"])})
 

@@ -25,7 +25,7 @@ from storage.layout import (
 )
 from storage.leftovers import sweep
 from storage.parallel_reads import read_samples
-from storage.samples import Sample, StoredRows
+from storage.samples import RoundingError, Sample, StoredRows
 from storage.specs import LayerId, StateSpec
 
 
@@ -207,6 +207,20 @@ class Store(Mapping[str, Sample]):
         """
         loose = names_of(self.catalog.index.hashes[self.catalog.pack == LOOSE])
         return int(self.catalog.packed_tokens().sum()) + sum(self[name].num_tokens for name in loose)
+
+    def rounding_error(self) -> RoundingError | None:
+        """Return the largest and the mean error of all states; None where the spec is exact, or no sample is stored.
+
+        Raises:
+            CorruptObjectError: the metadata of a loose object is damaged.
+        """
+        if self.spec.is_exact or not len(self):
+            return None
+        num_tokens, errors = self.catalog.packed_tokens(), self.catalog.packed_errors()
+        for at in np.flatnonzero(self.catalog.pack == LOOSE).tolist():
+            rows = self[self.catalog.name(at)].stored_rows
+            num_tokens[at], errors[at] = rows.num_tokens, rows.error
+        return RoundingError(float(errors[:, 0].max()), float(np.average(errors[:, 1], weights=num_tokens)))
 
     def stored_bytes(self) -> int:
         """Return the bytes of all files of the spec's objects and packs."""

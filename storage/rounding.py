@@ -1,0 +1,59 @@
+"""Lossy rows: states with fewer bits of mantissa, and how far they are from what was given."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.samples import RoundingError
+from storage.specs import MANTISSA_BITS, StateSpec
+from storage.values import EXPONENT_BITS
+
+# Rows whose error is measured at a time: bounds the memory that their float64 copies take.
+ROWS = 256
+
+
+def round_states(states: npt.NDArray[Any], spec: StateSpec) -> tuple[npt.NDArray[Any], RoundingError | None]:
+    """Return what is stored of states [num_tokens, num_captured, hidden_size] in the dtype on disk, and its error."""
+    if spec.is_exact:
+        return states, None
+    rounded = round_mantissa(states, spec)
+    return rounded, measure_error(states, rounded, spec)
+
+
+def round_mantissa(bits: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
+    """Return finite values in the dtype on disk with the spec's `mantissa_bits`: to nearest, ties to even.
+
+    What would become infinite is rounded towards zero instead. All bits that are dropped are zero in the result.
+    """
+    dropped = MANTISSA_BITS[spec.storage_dtype] - (spec.mantissa_bits or 0)
+    word = bits.view(f"<u{bits.itemsize}")
+    one = word.dtype.type(1)
+    exponent = word.dtype.type(EXPONENT_BITS[spec.storage_dtype])
+    half = (one << (dropped - 1)) - one + ((word >> dropped) & one)
+    mask = ~((one << dropped) - one)
+    rounded = (word + half) & mask
+    overflows = (rounded & exponent) == exponent
+    return np.where(overflows, word & mask, rounded).view(bits.dtype)
+
+
+def measure_error(given: npt.NDArray[Any], stored: npt.NDArray[Any], spec: StateSpec) -> RoundingError:
+    """Compare states [num_tokens, num_captured, hidden_size] in the dtype on disk with what is stored of them."""
+    errors = [
+        _errors(_widen(given[first : first + ROWS], spec), _widen(stored[first : first + ROWS], spec))
+        for first in range(0, len(given), ROWS)
+    ]
+    every = np.concatenate(errors)
+    # As float32, as packs keep them, so that they are the same wherever the sample lies.
+    return RoundingError(float(every.max()), float(every.mean(dtype=np.float64).astype(np.float32)))
+
+
+def _errors(given: npt.NDArray[np.float64], stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    norms = np.linalg.norm(given, axis=-1)
+    errors: npt.NDArray[np.float64] = np.linalg.norm(given - stored, axis=-1) / np.where(norms == 0, 1, norms)
+    return errors.astype(np.float32)
+
+
+def _widen(values: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[np.float64]:
+    # float64: the squares of the largest bfloat16 values have no float32.
+    return spec.view_logical(values).astype(np.float64)
