@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
+from storage.errors import SampleShapeError
 from storage.samples import Sample
 from storage.specs import LayerId, StateSpec
 
@@ -34,6 +35,7 @@ def read_samples(
     layers: Sequence[LayerId] | None = None,
     rows: slice | None = None,
     threads: int | None = None,
+    out: npt.NDArray[Any] | None = None,
 ) -> list[npt.NDArray[Any]]:
     """Return what `Sample.hidden_states` returns for each of `samples`, as views of one block of memory.
 
@@ -43,14 +45,17 @@ def read_samples(
         layers: as for `Sample.hidden_states`.
         rows: as for `Sample.hidden_states`, for each sample.
         threads: that read and decode; all cores by default, at most `MAX_THREADS`.
+        out: the block, [len(layers), at least all rows, hidden_size]; fresh memory by default.
 
     Raises:
         SpecError, ValueError, CorruptObjectError: as `Sample.hidden_states`.
+        SampleShapeError: `out` does not fit.
     """
     slots = spec.slots_of(layers)
     ranges = [sample.row_range(rows) for sample in samples]
     ends = list(accumulate((len(wanted) for wanted in ranges), initial=0))
-    block = np.empty((len(slots), ends[-1], spec.hidden_size), spec.stored_dtype)
+    shape = (len(slots), ends[-1], spec.hidden_size)
+    block = np.empty(shape, spec.stored_dtype) if out is None else _fitting(out, shape, spec)
     places = [block[:, start:stop] for start, stop in pairwise(ends)]
     parts = [
         _Part(sample, wanted.start + first, place[:, first : first + PART_ROWS])
@@ -59,6 +64,18 @@ def read_samples(
     ]
     _read_parts(parts, slots, threads or min(len(os.sched_getaffinity(0)), MAX_THREADS))
     return [spec.view_logical(place.transpose(1, 0, 2)) for place in places]
+
+
+def _fitting(out: npt.NDArray[Any], shape: tuple[int, int, int], spec: StateSpec) -> npt.NDArray[Any]:
+    """Return the part of `out` that has this shape, in the dtype on disk."""
+    num_layers, num_rows, hidden_size = shape
+    fits = out.ndim == len(shape) and (len(out), out.shape[2]) == (num_layers, hidden_size) and out.shape[1] >= num_rows
+    if not fits or out.dtype.name != spec.storage_dtype or not out.flags.c_contiguous or not out.flags.writeable:
+        raise SampleShapeError(
+            f"out is {out.dtype}{list(out.shape)}; give a contiguous array of {spec.storage_dtype}{list(shape)}, or "
+            "with more rows"
+        )
+    return out.view(spec.stored_dtype)[:, :num_rows]
 
 
 def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:

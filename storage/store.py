@@ -182,6 +182,7 @@ class Store(Mapping[str, Sample]):
         rows: slice | None = None,
         *,
         threads: int | None = None,
+        out: npt.NDArray[Any] | None = None,
     ) -> list[npt.NDArray[Any]]:
         """Read the states of many samples on threads: for each what `store[name].hidden_states(layers, rows)` returns.
 
@@ -192,12 +193,15 @@ class Store(Mapping[str, Sample]):
             layers: captured layers, in the order wanted; all by default.
             rows: a slice of step 1 over the tokens of each sample; all by default.
             threads: that read and decode; by default one a core, at most 16.
+            out: the block, [len(layers), at least all rows, hidden_size] in the storage dtype, such as a view of pinned
+                memory; by default fresh memory, which costs about as much as the decoding.
 
         Raises:
             SampleNotFoundError: there is no such sample.
             SpecError, ValueError, CorruptObjectError: as for one sample.
+            SampleShapeError: `out` does not fit.
         """
-        return read_samples([self[name] for name in hashes], self.spec, layers, rows, threads)
+        return read_samples([self[name] for name in hashes], self.spec, layers, rows, threads, out)
 
     def num_tokens(self) -> int:
         """Return the tokens of all samples; one small file is read for each loose one.

@@ -3,11 +3,12 @@
 import multiprocessing
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from storage import open_store, parallel_reads
-from storage.errors import ChecksumError, SampleNotFoundError, SpecError
+from storage.errors import ChecksumError, SampleNotFoundError, SampleShapeError, SpecError
 from storage.packs import compact
 from storage.parallel_reads import read_samples
 
@@ -43,6 +44,23 @@ def test_they_are_what_was_written(half_packed) -> None:
     names = list(half_packed.samples)
     for name, states in zip(names, open_store(half_packed.path).read_hidden_states(names, threads=3), strict=True):
         assert states.tobytes() == half_packed.samples[name][1].tobytes()
+
+
+def test_memory_of_the_caller_is_filled(half_packed) -> None:
+    store, names = open_store(half_packed.path), list(half_packed.samples)
+    num_rows = store.num_tokens()
+    out = np.full((2, num_rows + 5, 48), 7, ml_dtypes.bfloat16)
+    found = store.read_hidden_states(names, ["final", 2], threads=2, out=out)
+    assert all(np.shares_memory(states, out) for states in found)
+    expected = np.concatenate([half_packed.samples[name][1][:, [2, 0]] for name in names])
+    assert np.array_equal(out[:, :num_rows].transpose(1, 0, 2), expected)
+    assert (out[:, num_rows:] == 7).all()
+    read_only = np.zeros((2, num_rows, 48), ml_dtypes.bfloat16)
+    read_only.flags.writeable = False
+    others = [out[:, : num_rows - 1], out[:1], out[:, :num_rows], out.view(np.uint16), out[..., :9], read_only]
+    for other in others:
+        with pytest.raises(SampleShapeError, match="give a contiguous array of bfloat16"):
+            store.read_hidden_states(names, ["final", 2], out=other)
 
 
 def test_no_sample_is_no_work(half_packed) -> None:
