@@ -97,6 +97,7 @@ class Job:
             quantization=self.precision.online,
             deterministic=self.settings.deterministic,
             device=self.device,
+            gpus=[],  # each engine process has its own
             tp_size=self.groups[0].tp_size,
             ep_size=self.groups[0].ep_size,
             max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),

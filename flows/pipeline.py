@@ -1,14 +1,13 @@
 """The main flow: chats and a model in, a store of hidden states out."""
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from prefect import flow, get_run_logger
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectFuture, as_completed
 
 from flows.accounting import Ledger
 from flows.job import Job, prepare_job
@@ -154,15 +153,23 @@ def _extract(run: Run, plan: Plan) -> None:
         return
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
-    with ledger.timed("extract"), EnginePool(start, job.groups, run.folder) as engines:
+    pool = EnginePool(start, job.groups, run.folder, job.settings.device_wait_seconds)
+    with ledger.timed("extract"), pool as engines:
         ledger.engines = engines.counts
-        pending: deque[PrefectFuture[messages.UnitDone]] = deque()
+        pending: set[PrefectFuture[messages.UnitDone]] = set()
         for unit in units:
-            pending.append(extract.submit(unit, engines, ledger.on_event))
+            pending.add(extract.submit(unit, engines, ledger.on_event))
             if len(pending) == 2 * len(job.groups):
-                ledger.add_unit(pending.popleft().result())
+                _settle_one(pending, ledger)
         while pending:
-            ledger.add_unit(pending.popleft().result())
+            _settle_one(pending, ledger)
+
+
+def _settle_one(pending: set[PrefectFuture[messages.UnitDone]], ledger: Ledger) -> None:
+    """Take in a unit that is done, whichever is first: an engine that is slow or lost keeps no other from its work."""
+    done = next(as_completed(list(pending)))
+    pending.remove(done)
+    ledger.add_unit(done.result())
 
 
 def _validate(run: Run) -> None:

@@ -106,6 +106,13 @@ class Resources(BaseSettings):
         title="Devices",
         description="auto, all, cpu, or GPU numbers such as 0,1 or 0-3; 0-7:tp2 makes groups of two",
     )
+    device_wait_seconds: float = Field(
+        default=86_400.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        title="Wait for devices",
+        description="seconds to wait for GPUs that other runs on this host have; 0 refuses at once",
+    )
     max_batch_tokens: int | None = Field(
         default=None, ge=1, title="Batch", description="tokens in one forward; unset is chosen for the device"
     )

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from tasks import messages
+from tasks.engine.claims import describe_holder, find_holder
 from tasks.engine.devices import DeviceGroup, environment
 from tasks.engine_counts import EngineCounts
 from tasks.errors import WorkerError
@@ -47,18 +48,27 @@ class EngineProcess:
         self.group = group
         self.log_path = log_path
         self.counts = EngineCounts(group.name)
-        self._start = replace(start, device=group.kind)
+        self._start = replace(start, device=group.kind, gpus=[gpu.uuid for gpu in group.gpus])
         self._was_started = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._reaper: threading.Thread | None = None
         self._patience = Patience()
 
+    def find_holder(self) -> str | None:
+        """Say which process of another run has a device of this engine, if one has it."""
+        if self._process is None:
+            for gpu in self.group.gpus:
+                if (pid := find_holder(gpu.uuid)) is not None:
+                    return describe_holder(gpu.uuid, pid)
+        return None
+
     def run_unit(self, samples: list[int], on_event: OnEvent) -> messages.UnitDone:
         """Have the worker compute `samples`; `on_event` gets what it reports meanwhile.
 
         Raises:
             EngineError, StorageError: what the worker could not go on from.
+            DeviceTakenError: an engine of another run was quicker to take a device.
             WorkerError: the worker died, or said nothing for too long and was ended.
         """
         try:
@@ -123,6 +133,7 @@ class EngineProcess:
             message = messages.decode(connection.recv_bytes())
         if isinstance(message, messages.Failed):
             raise from_message(message)
+        self._was_started = True
         self._patience.hear(message)
         self.counts.hear(message)
         return replace(message, engine=self.group.name) if isinstance(message, messages.Phase) else message
@@ -136,7 +147,6 @@ class EngineProcess:
             raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
 
     def _spawn(self) -> Connection:
-        self._was_started = True
         ours, theirs = multiprocessing.Pipe()
         self._patience = Patience()
         spawned = threading.Event()

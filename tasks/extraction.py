@@ -1,10 +1,13 @@
 """Extract: one unit of work, on whichever engine is idle."""
 
+import contextlib
+
 import numpy as np
 import numpy.typing as npt
 from prefect import task
 
 from tasks import messages
+from tasks.engine.errors import DeviceTakenError
 from tasks.engine_pool import EnginePool
 from tasks.engine_process import OnEvent
 from tasks.policy import RETRY_DEAD_ENGINE, STORE_IS_THE_CACHE
@@ -19,11 +22,13 @@ def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: 
         on_event: gets every message of the worker, on this thread.
 
     Raises:
-        EngineError, StorageError: the work cannot go on.
+        EngineError, StorageError: the work cannot go on, or no device came free.
         WorkerError: the engine process died; trying again continues.
     """
-    with engines.lease() as engine:
-        return engine.run_unit(samples.tolist(), on_event)
+    while True:
+        # Another run may be quicker to take the engine's devices; then there is another engine, or a time to wait.
+        with engines.lease(on_event) as engine, contextlib.suppress(DeviceTakenError):
+            return engine.run_unit(samples.tolist(), on_event)
 
 
 extract = task(name="extract", **RETRY_DEAD_ENGINE, **STORE_IS_THE_CACHE)(extract_unit)

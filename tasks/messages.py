@@ -9,7 +9,7 @@ from typing import Any
 class Start:
     """First message to the worker: what to load and where to write.
 
-    Paths are strings, layers a list of ids; `tokens_root` is the folder that holds the tokens artifact.
+    Paths are strings, layers a list of ids, `gpus` the UUIDs of the GPUs that the worker is to claim.
     """
 
     model: str
@@ -18,6 +18,7 @@ class Start:
     quantization: str | None
     deterministic: bool
     device: str
+    gpus: list[str]
     tp_size: int
     ep_size: int
     max_batch_tokens: int

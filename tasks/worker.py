@@ -24,6 +24,7 @@ from tasks.batches import make_batches
 from tasks.channel import Channel
 from tasks.engine.base import Engine
 from tasks.engine.canary import worst_difference
+from tasks.engine.claims import claim_devices
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine_start import start_engine
 from tasks.faults import Fault, find_faults
@@ -177,6 +178,7 @@ def serve(channel: Channel) -> None:
 
 
 def _serve_units(start: messages.Start, channel: Channel) -> None:
+    claim_devices(start.gpus)
     store_path = Path(start.store)
     tokens = open_tokens(store_path, start.tokens_digest)
     if tokens is None:

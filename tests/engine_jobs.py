@@ -58,6 +58,7 @@ def make_engine_job(
         quantization=None,
         deterministic=False,
         device="cpu",
+        gpus=[],
         tp_size=1,
         ep_size=1,
         max_batch_tokens=max_batch_tokens,

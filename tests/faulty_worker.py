@@ -2,9 +2,11 @@
 
 FAULTS is a JSON object. Of samples, by their hashes: `nan`, `inf`, `zero`, `short` (a row too few) and `leak` (others'
 rows, in a batch). Of engines, all or the one whose log is named `engine`: `oom_above` tokens in a batch; `canary` (its
-layers are shifted); `grow` by so many bytes a forward; `pause` for ever after so many forwards; and `hang` and `exit`,
-once: [file, n] lets n forwards pass, then makes the file and does it, unless the file is there. What engines do goes to
-the file `diary`, one JSON list a line: engine, process id, time, word, hashes.
+layers are shifted); `grow` by so many bytes a forward; `pause` for ever after so many forwards; `stops`: a list of
+["exit" or "hang", file, n], of which a process does the first whose file is not there yet, after n forwards, and makes
+the file. For a file `go` beside the diary wait the canary that fails and, with `wait`, the other engines in their first
+forward; `oom_above` makes it for a sample alone. What engines do goes to the file `diary`, one JSON list a line: the
+engine, its process id, the time, a word, hashes.
 """
 
 import json
@@ -23,7 +25,8 @@ from storage.digests import sample_hash
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 
 FAULTS: dict[str, Any] = json.loads(os.environ["FAULTS"])
-OF_ENGINES = ("oom_above", "canary", "grow", "pause", "hang", "exit")
+GO = Path(FAULTS.get("diary", "diary")).with_name("go")
+OF_ENGINES = ("oom_above", "canary", "grow", "pause", "stops")
 NAME = Path("/proc/self/fd/1").readlink().stem
 
 
@@ -35,6 +38,11 @@ def log(word: str, hashes: Sequence[str] = ()) -> None:
             diary.write(line.encode())
 
 
+def wait_for_go() -> None:
+    while not GO.exists():
+        time.sleep(0.01)
+
+
 class FaultyEngine:
     """A real engine, and the faults put into it."""
 
@@ -42,8 +50,9 @@ class FaultyEngine:
         self._engine = engine
         self._forwards = 0
         self._kept: list[Any] = []
-        is_mine = FAULTS.get("engine", NAME) == NAME
+        is_mine = FAULTS.get("engine") in (None, NAME)
         self._faults = {name: fault for name, fault in FAULTS.items() if is_mine or name not in OF_ENGINES}
+        self._waits = "wait" in FAULTS and not is_mine
         log("start")
 
     def __getattr__(self, name: str) -> Any:
@@ -51,6 +60,8 @@ class FaultyEngine:
 
     def check(self, check: Callable[[Any], None]) -> None:
         """Run the canary on the real engine, or one with shifted layers."""
+        if "canary" in self._faults:
+            wait_for_go()
         check(ShiftedEngine(self._engine) if "canary" in self._faults else self._engine)
 
     def forward(self, sequences: Sequence[Any]) -> torch.Tensor:
@@ -60,6 +71,8 @@ class FaultyEngine:
         log("forward", hashes)
         if sum(map(len, sequences)) > self._faults.get("oom_above", 1 << 60):
             log("oom_above")
+            if len(sequences) == 1:
+                GO.touch()
             raise EngineOutOfMemoryError("no room, says the test")
         self._kept.append(np.ones(self._faults.get("grow", 0), np.uint8))
         states = self._engine.forward(sequences).clone()
@@ -80,15 +93,16 @@ class FaultyEngine:
             rows.copy_(rows.roll(1, 0))
 
     def _stop(self) -> None:
+        if self._waits:
+            wait_for_go()
         if self._forwards > self._faults.get("pause", 1 << 60):
             time.sleep(3600)
-        for how, action in (("exit", lambda: os._exit(3)), ("hang", lambda: time.sleep(3600))):
-            if how in self._faults:
-                file, forwards = self._faults[how]
-                if self._forwards > forwards and not Path(file).exists():
-                    log(how)
-                    Path(file).write_text(str(os.getpid()))
-                    action()
+        ahead = [stop for stop in self._faults.get("stops", []) if not Path(stop[1]).exists()]
+        if ahead and self._forwards > ahead[0][2]:
+            how, file, _ = ahead[0]
+            log(how)
+            Path(file).write_text(str(os.getpid()))
+            os._exit(3) if how == "exit" else time.sleep(3600)
 
 
 class ShiftedEngine:

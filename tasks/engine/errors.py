@@ -39,6 +39,12 @@ class DeviceError(EngineError):
     kind = "device"
 
 
+class DeviceTakenError(EngineError):
+    """A GPU is in use by an engine of another run on this host."""
+
+    kind = "device_taken"
+
+
 class EngineVersionError(EngineError):
     """The installed engine package is missing or not the version this code was written for."""
 

@@ -80,7 +80,7 @@ def test_a_dead_or_hung_engine_is_ended_and_the_next_takes_over(
     faulty: Callable, job: EngineJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
 ) -> None:
     monkeypatch.setattr(patience, "FIRST_BATCH_SECONDS", 5.0)
-    with faulty(**{fault: [str(tmp_path / "happened"), 0]}) as process:
+    with faulty(stops=[[fault, str(tmp_path / "happened"), 0]]) as process:
         with pytest.raises(WorkerError, match=says):
             run(process)
         failed = time.monotonic()

@@ -186,9 +186,9 @@ class TestPool:
     # No engine is started here: they start with their first unit.
     def test_an_engine_is_leased_to_one_at_a_time(self, small_job: EngineJob, tmp_path: Path) -> None:
         with EnginePool(small_job.start, [FIRST, SECOND], tmp_path) as pool:
-            with pool.lease() as one, pool.lease() as other:
+            with pool.lease(ignore) as one, pool.lease(ignore) as other:
                 assert {one.group.name, other.group.name} == {"first", "second"}
-                waiting = threading.Thread(target=lambda: pool.lease().__enter__())
+                waiting = threading.Thread(target=lambda: pool.lease(ignore).__enter__())
                 waiting.start()
                 waiting.join(0.2)
                 assert waiting.is_alive()
@@ -198,7 +198,7 @@ class TestPool:
     def test_a_run_that_is_over_starts_no_engine(self, small_job: EngineJob, tmp_path: Path) -> None:
         with EnginePool(small_job.start, [FIRST], tmp_path) as pool:
             pass
-        with pytest.raises(RunEndedError), pool.lease():
+        with pytest.raises(RunEndedError), pool.lease(ignore):
             pass
 
     def test_no_engine_outlives_a_run_that_fails(self, small_job: EngineJob, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ class TestPool:
             raise KeyboardInterrupt
 
         pool = EnginePool(small_job.start, [FIRST], tmp_path)
-        with pytest.raises(KeyboardInterrupt), pool, pool.lease() as engine:
+        with pytest.raises(KeyboardInterrupt), pool, pool.lease(ignore) as engine:
             engine.run_unit([0], stop)
         assert heard == [messages.Phase("load model", "first")]
         assert not [child for child in psutil.Process().children() if "tasks.worker" in child.cmdline()]
