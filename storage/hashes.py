@@ -1,7 +1,8 @@
 """Sample hashes in bulk: a row of 32 bytes each, in ascending order, found by binary search."""
 
-from collections.abc import Iterable
-from itertools import pairwise
+from binascii import hexlify
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,8 @@ from storage.digests import DIGEST_LENGTH, is_digest
 from storage.errors import SpecError
 
 HASH_BYTES = DIGEST_LENGTH // 2
-# Names are made of so many hashes at a time: as a string, one takes 113 bytes.
-NAMES_PER_PIECE = 1 << 16
+# What takes memory is done with so many hashes at a time: as a string, one takes 113 bytes.
+PIECE = 1 << 16
 
 Hashes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -23,7 +24,13 @@ def hashes_of(names: Iterable[str]) -> Hashes:
     Raises:
         SpecError: one is not a sample hash.
     """
-    names = list(names)
+    rest, pieces = iter(names), [np.empty((0, HASH_BYTES), "u1")]
+    while piece := list(islice(rest, PIECE)):
+        pieces.append(_hashes_of_piece(piece))
+    return np.concatenate(pieces)
+
+
+def _hashes_of_piece(names: list[str]) -> Hashes:
     text = "".join(names)
     try:
         raw = bytes.fromhex(text)
@@ -41,12 +48,26 @@ def names_of(hashes: Hashes) -> list[str]:
     return [text[start : start + DIGEST_LENGTH] for start in range(0, len(text), DIGEST_LENGTH)]
 
 
+def json_pieces(hashes: Hashes) -> Iterator[bytes]:
+    """Return the names of some hashes as a JSON list without spaces, piece by piece: of a million it has 67 MB."""
+    yield b"["
+    for start in range(0, len(hashes), PIECE):
+        piece = hashes[start : start + PIECE]
+        text = np.empty((len(piece), DIGEST_LENGTH + 3), "u1")
+        text[:] = np.frombuffer(b'"' + bytes(DIGEST_LENGTH) + b'",', "u1")
+        text[:, 1:-2] = np.frombuffer(hexlify(piece.tobytes()), "u1").reshape(len(piece), DIGEST_LENGTH)
+        is_last = start + len(piece) == len(hashes)
+        yield text.tobytes()[: -1 if is_last else None]
+    yield b"]"
+
+
 def order_of(hashes: Hashes) -> Positions:
     """Return the positions of `hashes` in ascending order; among equal ones, in the order given."""
-    words = np.ascontiguousarray(hashes).view(">u8").astype("u8")  # numbers in the order of the bytes
-    order: Positions = np.argsort(words[:, 0], kind="stable")
-    first = words[order, 0]
-    if bool((first[1:] == first[:-1]).any()):  # rare but for copies of one sample: the other words decide
+    keys = _keys_of(hashes)
+    order: Positions = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    if bool((ordered[1:] == ordered[:-1]).any()):  # rare but for copies of one sample: the other bytes decide
+        words = np.ascontiguousarray(hashes).view(">u8").astype("u8")
         order = np.lexsort(words.T[::-1])
     return order
 
@@ -101,6 +122,11 @@ class HashIndex:
 
     def find(self, wanted: Hashes) -> Positions:
         """Return the position of each of `wanted` uint8[m, 32]; -1 where it is not here."""
+        # By pieces: what is compared is copied.
+        pieces = [self._find(wanted[i : i + PIECE]) for i in range(0, len(wanted), PIECE)]
+        return np.concatenate([np.empty(0, np.int64), *pieces])
+
+    def _find(self, wanted: Hashes) -> Positions:
         found = np.full(len(wanted), -1, np.int64)
         keys = _keys_of(wanted)
         open_, at = np.arange(len(wanted)), np.searchsorted(self._keys, keys)

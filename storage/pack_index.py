@@ -1,7 +1,6 @@
 """One pack on disk: which samples it holds and where; its samples are read through `StoredRows`."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from storage.codecs import TOKENS_PER_CHUNK, chunk_count
 from storage.columns import DOCUMENT, Column
 from storage.errors import CorruptObjectError
 from storage.files import read_document
-from storage.hashes import HASH_BYTES, NAMES_PER_PIECE, Hashes, is_ascending, names_of
+from storage.hashes import HASH_BYTES, Hashes, is_ascending, json_pieces, names_of
 from storage.layout import FORMAT_VERSION
 from storage.samples import RoundingError, StoredRows
 from storage.specs import StateSpec
@@ -26,12 +25,10 @@ def pack_id_of(spec_digest: str, hashes: Hashes, generation: int = 0) -> str:
 
     Without the generation if that is 0.
     """
-    # That JSON piece by piece: of a million hashes it has 67 MB.
-    digest = hashlib.sha256(f'["{spec_digest}",['.encode())
-    for start in range(0, len(hashes), NAMES_PER_PIECE):
-        names = names_of(hashes[start : start + NAMES_PER_PIECE])
-        digest.update(f"{',' if start else ''}{json.dumps(names, separators=(',', ':'))[1:-1]}".encode())
-    digest.update(f"],{generation}]".encode() if generation else b"]]")
+    digest = hashlib.sha256(f'["{spec_digest}",'.encode())
+    for piece in json_pieces(hashes):
+        digest.update(piece)
+    digest.update(f",{generation}]".encode() if generation else b"]")
     return digest.hexdigest()
 
 

@@ -12,7 +12,7 @@ from storage.catalog import LOOSE, read_catalog
 from storage.digests import canonical_json, is_digest, sha256_hex
 from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
 from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging
-from storage.hashes import NAMES_PER_PIECE, hashes_of, names_of
+from storage.hashes import PIECE, hashes_of, names_of
 from storage.layout import (
     HEADER,
     MEND,
@@ -160,8 +160,8 @@ class Store(Mapping[str, Sample]):
 
     def __iter__(self) -> Iterator[str]:
         hashes = self.catalog.index.hashes
-        for start in range(0, len(hashes), NAMES_PER_PIECE):
-            yield from names_of(hashes[start : start + NAMES_PER_PIECE])
+        for start in range(0, len(hashes), PIECE):
+            yield from names_of(hashes[start : start + PIECE])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and is_digest(name) and self.catalog.index.find_one(name) >= 0

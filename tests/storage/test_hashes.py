@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from storage import pack_index
+from storage import hashes
 from storage.digests import canonical_json, sha256_hex
 from storage.errors import SpecError
 from storage.hashes import Hashes, HashIndex, distinct, hashes_of, is_ascending, names_of, order_of
@@ -74,7 +74,12 @@ def test_what_is_no_hash_is_named(wrong: str) -> None:
 
 
 def test_a_pack_is_named_by_the_canonical_json_of_its_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_index, "NAMES_PER_PIECE", 3)
+    monkeypatch.setattr(hashes, "PIECE", 3)
     for count in (1, 3, 7):
         found = ascending(make_hashes(count))
-        assert pack_id_of("d" * 64, found) == sha256_hex(canonical_json(["d" * 64, names_of(found)]))
+        names = names_of(found)
+        assert pack_id_of("d" * 64, found) == sha256_hex(canonical_json(["d" * 64, names]))
+        assert pack_id_of("d" * 64, found, 3) == sha256_hex(canonical_json(["d" * 64, names, 3]))
+        assert hashes_of(names).tobytes() == found.tobytes()
+        with pytest.raises(SpecError, match="'x' is no sample hash"):
+            hashes_of([*names, "x"])
