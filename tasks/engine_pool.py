@@ -103,4 +103,6 @@ class EnginePool:
             self._ended = True
             self._changed.notify_all()
         for engine in self._engines:
+            engine.retire()
+        for engine in self._engines:
             engine.close() if error is None else engine.kill()

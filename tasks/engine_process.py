@@ -18,7 +18,7 @@ from tasks import messages
 from tasks.engine.claims import describe_holder, find_holder
 from tasks.engine.devices import DeviceGroup, environment
 from tasks.engine_counts import EngineCounts
-from tasks.errors import WorkerError
+from tasks.errors import RunEndedError, WorkerError
 from tasks.patience import Patience
 from tasks.remote_errors import from_message
 
@@ -50,6 +50,8 @@ class EngineProcess:
         self.counts = EngineCounts(group.name)
         self._start = replace(start, device=group.kind, gpus=[gpu.uuid for gpu in group.gpus])
         self._was_started = False
+        self._is_retired = False
+        self._changing = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._reaper: threading.Thread | None = None
@@ -102,14 +104,22 @@ class EngineProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End the worker at once; what it has committed stays, what it was writing was never visible."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-        if self._reaper is not None:
-            self._reaper.join()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = self._reaper = None
+        """End the worker at once, from any thread.
+
+        What it has committed stays, what it was writing was never visible.
+        """
+        with self._changing:
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
+            if self._reaper is not None:
+                self._reaper.join()
+            # Not closed here: another thread may be reading from it. The last who uses it lets it go.
+            self._process = self._connection = self._reaper = None
+
+    def retire(self) -> None:
+        """Start no worker from now on."""
+        with self._changing:
+            self._is_retired = True
 
     def __enter__(self) -> Self:
         return self
@@ -147,6 +157,12 @@ class EngineProcess:
             raise WorkerError(f"engine process on {self.group.name} {self._cause_of_death()}", self.log_path) from error
 
     def _spawn(self) -> Connection:
+        with self._changing:
+            if self._is_retired:
+                raise RunEndedError("the run has ended; start another")
+            return self._spawn_child()
+
+    def _spawn_child(self) -> Connection:
         ours, theirs = multiprocessing.Pipe()
         self._patience = Patience()
         spawned = threading.Event()

@@ -201,6 +201,24 @@ class TestPool:
         with pytest.raises(RunEndedError), pool.lease(ignore):
             pass
 
+    def test_no_engine_starts_for_a_unit_that_was_leased_before_the_run_ended(
+        self, small_job: EngineJob, tmp_path: Path
+    ) -> None:
+        with EnginePool(small_job.start, [FIRST], tmp_path) as pool:
+            lease = pool.lease(ignore)
+            engine = lease.__enter__()
+        with pytest.raises(RunEndedError):
+            engine.run_unit([0], ignore)
+        assert engine._process is None
+
+    def test_an_engine_can_be_ended_by_two_threads_at_once(self, small_job: EngineJob, tmp_path: Path) -> None:
+        """The run ends while the thread of a unit finds its engine dead."""
+        engine = EngineProcess(small_job.start, FIRST, tmp_path / "log")
+        engine._spawn()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: engine.kill(), range(8)))
+        assert engine._process is None
+
     def test_no_engine_outlives_a_run_that_fails(self, small_job: EngineJob, tmp_path: Path) -> None:
         heard: list[messages.Message] = []
 
