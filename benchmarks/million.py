@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from storage.files import commit, staging
 from storage.layout import object_path, packs_folder
 from storage.pack_writer import PackWriter, Source
 from storage.packs import SHARD_BYTES
-from storage.state_arrays import EncodedChunk
+from storage.state_arrays import Run
 from storage.store import add_spec
 from storage.tokens import TokensWriter
 from tasks.planning import make_plan
@@ -174,14 +175,20 @@ def write_pack(store: Path, ids: npt.NDArray[np.int32]) -> None:
     states = np.zeros((TOKENS_PER_CHUNK, SPEC.hidden_size), "<u2")
     states[:NUM_TOKENS] = 0x3F80
     encoded = encode_chunk(states)
-    chunks = [EncodedChunk(0, slot, memoryview(encoded)) for slot in range(SPEC.num_captured)]
     checksum = 0
-    for chunk in chunks:
-        checksum = join_checksum(chunk.data, checksum)
+    for _ in range(SPEC.num_captured):
+        checksum = join_checksum(encoded, checksum)
     shard_rows = SHARD_BYTES // SPEC.bytes_per_token // TOKENS_PER_CHUNK * TOKENS_PER_CHUNK
-    with staging(store) as staged, PackWriter(staged, SPEC, shard_rows) as writer:
+    with (
+        tempfile.TemporaryFile(dir=store) as source,
+        staging(store) as staged,
+        PackWriter(staged, SPEC, shard_rows) as writer,
+    ):
+        source.write(encoded * SPEC.num_captured)
+        source.flush()
+        run = Run(source.fileno(), 0, np.array([len(encoded)] * SPEC.num_captured, "u8"))
         for name, row in sorted((sample_hash(row), index) for index, row in enumerate(ids)):
-            writer.add(Source(name, ids[row], checksum, iter(chunks)))
+            writer.add(Source(name, ids[row], checksum, iter([run]), None))
         commit(staged, packs_folder(store, SPEC.digest()) / writer.close())
     print(f"a pack of {len(ids):,} samples", file=sys.stderr, flush=True)
 

@@ -7,13 +7,17 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from storage.errors import CorruptObjectError, StoreFullError, StoreNotFoundError, StoreReadOnlyError, TornObjectError
 
 STAGING = "tmp"
+# To remove a large file keeps the kernel busy.
+REMOVERS = 4
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
@@ -125,18 +129,19 @@ def mark(path: Path) -> None:
 
 def remove_folders(root: Path, folders: Iterable[Path]) -> None:
     """Remove folders, or files: each leaves its place in one step, then its files go. One that is gone is no error."""
-    with staging(root) as staged:
-        for folder in folders:
-            with suppress(FileNotFoundError):
-                folder.rename(staged / folder.name)
-                _remove(staged / folder.name)
+    rest = iter(folders)
+    with staging(root) as staged, ThreadPoolExecutor(REMOVERS) as pool:
+        while batch := list(islice(rest, REMOVERS * 64)):
+            list(pool.map(lambda place: _move_and_remove(place, staged / uuid.uuid4().hex), batch))
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def _move_and_remove(place: Path, staged: Path) -> None:
+    with suppress(FileNotFoundError):
+        place.rename(staged)
+        if staged.is_dir():
+            shutil.rmtree(staged)
+        else:
+            staged.unlink()
 
 
 def folder_bytes(folder: Path) -> int:

@@ -3,29 +3,31 @@
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document
-from storage.codecs import TOKENS_PER_CHUNK, Buffer, chunk_count, crc32c, join_checksum, strip_checksum
+from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c
 from storage.columns import ColumnWriter, chunk_key, write_column
-from storage.errors import CorruptObjectError
-from storage.files import create_file, write_file
-from storage.hashes import HASH_BYTES, Hashes
+from storage.errors import ChecksumError, CorruptObjectError
+from storage.files import write_file
+from storage.hashes import HASH_BYTES, Hashes, names_of
 from storage.pack_index import Pack, pack_documents, pack_id_of
-from storage.read_back import ReadBack
+from storage.read_back import ChunkSums, ReadBack
 from storage.samples import RoundingError
-from storage.shards import ShardIndex
+from storage.shard_writer import ShardWriter
 from storage.specs import StateSpec
-from storage.state_arrays import EncodedChunk
-from storage.verification import verify_checksum, verify_ids
+from storage.state_arrays import Run
+from storage.verification import verify_ids
 
-# Read back so many bytes at a time: small against a shard, large against what a call to the disk costs.
-SEGMENT_BYTES = 64 << 20
+
+class DamagedCopyError(ChecksumError):
+    """What was read back of a pack is not sound."""
 
 
 class Source(NamedTuple):
@@ -35,14 +37,14 @@ class Source(NamedTuple):
         name: its sample hash.
         input_ids: int32[num_tokens].
         checksum: as recorded beside it.
-        chunks: all its encoded inner chunks, in C order.
+        runs: where its encoded inner chunks lie, in C order.
         error: as recorded beside it; None where the spec is exact.
     """
 
     name: str
     input_ids: npt.NDArray[np.int32]
     checksum: int
-    chunks: Iterator[EncodedChunk]
+    runs: Iterator[Run]
     error: RoundingError | None
 
 
@@ -64,7 +66,7 @@ class PackWriter:
         self._stack = ExitStack()
         self._read_back = self._stack.enter_context(ReadBack())
         self._shards = 0
-        self._shard: _ShardWriter | None = None
+        self._shard: ShardWriter | None = None
         self._ids = ColumnWriter(folder / "input_ids", "<i4", shard_rows)
         self._hashes = bytearray()
         self._columns = {"row_start": array("q"), "num_tokens": array("q"), "checksum": array("I")}
@@ -86,32 +88,29 @@ class PackWriter:
         return np.frombuffer(bytes(self._hashes), "u1").reshape(-1, HASH_BYTES)
 
     def add(self, source: Source) -> None:
-        """Append one sample; names must come in ascending order.
+        """Append one sample; names must come in ascending order. Its chunks are checked once they are read back.
 
         Raises:
             FileNotFoundError, CorruptObjectError: the source is damaged; the pack must be given up.
         """
-        joined = 0
-        for chunk in source.chunks:
-            strip_checksum(chunk.data, f"sample {source.name}, chunk {chunk.chunk}, slot {chunk.slot}")
-            self._append_chunk(chunk.data)
-            joined = join_checksum(chunk.data, joined)
-        verify_checksum(joined, source.checksum)
+        for run in source.runs:
+            self._copy(run)
         num_tokens = len(source.input_ids)
         padded = np.zeros(chunk_count(num_tokens) * TOKENS_PER_CHUNK, "<i4")
         padded[:num_tokens] = source.input_ids
         self._ids.append(padded)
         self._hashes += bytes.fromhex(source.name)
-        for column, value in zip(self._columns.values(), (self.num_rows, num_tokens, joined), strict=True):
+        for column, value in zip(self._columns.values(), (self.num_rows, num_tokens, source.checksum), strict=True):
             column.append(value)
         self._errors.extend(source.error or ())
         self.num_rows += len(padded)
 
     def close(self) -> str:
-        """Write what is left, and compare all with what the disk gives back; return the pack's id.
+        """Write what is left, and check what the disk gives back; return the pack's id.
 
         Raises:
-            CorruptObjectError: the disk gave back other bytes than were written.
+            DamagedCopyError: chunks are not sound: a source was damaged, or the disk gave back other bytes.
+            CorruptObjectError: the disk gave back another index than was written.
         """
         if self._shard is not None:
             self._shard.close(len(self._shard) if self._shards == 1 else self._chunks_per_shard)
@@ -123,7 +122,7 @@ class PackWriter:
         shape = (len(self.hashes), self.num_rows, min(self._shard_rows, self.num_rows))
         for path, document in pack_documents(self._spec, pack_id, *shape, self._generation).items():
             write_file(self._folder, path, [encode_document(document)])
-        self._read_back.finish()
+        self._check_chunks(self._read_back.finish())
         self._compare_index(Pack(self._folder, self._spec, pack_id))
         return pack_id
 
@@ -132,6 +131,15 @@ class PackWriter:
         if not self._spec.is_exact:
             arrays["rounding_error"] = np.array(self._errors, "<f4").reshape(-1, 2)
         return arrays
+
+    def _check_chunks(self, found: ChunkSums) -> None:
+        num_tokens = np.array(self._columns["num_tokens"], "<i8")
+        ends = np.cumsum(-(-num_tokens // TOKENS_PER_CHUNK)) * self._spec.num_captured
+        bounds = pairwise([0, *ends.tolist()])
+        for (start, stop), checksum, name in zip(bounds, self._columns["checksum"], names_of(self.hashes), strict=True):
+            is_sound = found.is_sound[start:stop].all()
+            if not is_sound or crc32c(found.checksums[start:stop].tobytes()) != checksum:
+                raise DamagedCopyError(f"the copy of sample {name} in {self._folder} is not sound; check the disk")
 
     def _compare_index(self, pack: Pack) -> None:
         written = {"hashes": self.hashes, **self._arrays()}
@@ -146,57 +154,20 @@ class PackWriter:
     def _chunks_per_shard(self) -> int:
         return self._shard_rows // TOKENS_PER_CHUNK * self._spec.num_captured
 
-    def _append_chunk(self, data: Buffer) -> None:
-        if self._shard is None:
-            key = chunk_key(self._shards, 3)
-            self._shard = self._stack.enter_context(_ShardWriter(self._folder, f"hidden_states/{key}", self._read_back))
-            self._shards += 1
-        self._shard.append(data)
-        self.num_bytes += len(data)
-        if len(self._shard) == self._chunks_per_shard:
-            self._shard.close(self._chunks_per_shard)
-            self._shard = None
+    def _copy(self, run: Run) -> None:
+        offset, sizes = run.offset, run.sizes.tolist()
+        while sizes:
+            if self._shard is None:
+                self._shard = self._open_shard()
+            taken = sizes[: self._chunks_per_shard - len(self._shard)]
+            self._shard.append(run.descriptor, offset, taken)
+            offset, sizes = offset + sum(taken), sizes[len(taken) :]
+            self.num_bytes += sum(taken)
+            if len(self._shard) == self._chunks_per_shard:
+                self._shard.close(self._chunks_per_shard)
+                self._shard = None
 
-
-class _ShardWriter:
-    """One shard file, handed over for reading back a segment at a time."""
-
-    def __init__(self, folder: Path, name: str, read_back: ReadBack) -> None:
-        self._path = folder / name
-        self._file: BinaryIO = create_file(folder, name)
-        self._read_back = read_back
-        self._index = ShardIndex()
-        self._start = self._stop = self._checksum = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def append(self, data: Buffer) -> None:
-        """Append one encoded inner chunk."""
-        self._index.append(len(data))
-        self._write(data)
-        if self._stop - self._start >= SEGMENT_BYTES:
-            self._hand_over()
-
-    def close(self, num_chunks: int) -> None:
-        """Append the index of a shard of `num_chunks` inner chunks."""
-        self._write(self._index.encode(num_chunks))
-        self._hand_over()
-        self._file.close()
-
-    def _write(self, data: Buffer) -> None:
-        self._stop += self._file.write(data)
-        self._checksum = crc32c(data, self._checksum)
-
-    def _hand_over(self) -> None:
-        self._file.flush()
-        self._read_back.submit(self._path, self._start, self._stop, self._checksum)
-        self._start, self._checksum = self._stop, 0
+    def _open_shard(self) -> ShardWriter:
+        name = f"hidden_states/{chunk_key(self._shards, 3)}"
+        self._shards += 1
+        return self._stack.enter_context(ShardWriter(self._folder, name, self._read_back))

@@ -14,7 +14,7 @@ from storage.hashes import Hashes, HashIndex, Positions
 from storage.layout import packs_folder, removals_folder
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_unless_gone
-from storage.pack_writer import PackWriter, Source
+from storage.pack_writer import DamagedCopyError, PackWriter, Source
 from storage.verification import verify_chunks, verify_ids
 
 # Bounds a pack, and so the room that compaction needs: the sources of a pack go once it is verified.
@@ -64,7 +64,9 @@ def write_pack(catalog: Catalog, first: int, shard_rows: int, on_copy: Callable[
     """
     try:
         return _write_pack(catalog, first, shard_rows, on_copy, check_first=False)
-    except _DamagedInCopyError:  # where one is, there may be many: look before each copy, and start anew but once
+    except (_DamagedInCopyError, DamagedCopyError):
+        # Where one is damaged, there may be many. Start anew but once: each is checked before it is copied, and what is
+        # not sound then is the disk's doing.
         return _write_pack(catalog, first, shard_rows, on_copy, check_first=True)
 
 
@@ -107,9 +109,9 @@ def _open_source(catalog: Catalog, at: int, *, check_first: bool) -> Source | No
         verify_ids(rows, name)
         if check_first:
             verify_chunks(rows)
-        chunks = rows.encoded()
-        first = next(chunks)  # holds the file open
-        return Source(name, rows.input_ids(), rows.checksum, chain([first], chunks), rows.error)
+        runs = rows.states.runs(rows.chunks)
+        first = next(runs)  # holds the file open
+        return Source(name, rows.input_ids(), rows.checksum, chain([first], runs), rows.error)
     except (CorruptObjectError, FileNotFoundError):  # check_store says what is wrong
         if not folder.exists():
             raise SourceGoneError from None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,20 @@ class EncodedChunk(NamedTuple):
     chunk: int
     slot: int
     data: memoryview
+
+
+class Run(NamedTuple):
+    """Encoded inner chunks that lie back to back in a file.
+
+    Attributes:
+        descriptor: the file, open for reading until the next run is asked for.
+        offset: byte of the first chunk.
+        sizes: bytes of each chunk: uint64[n].
+    """
+
+    descriptor: int
+    offset: int
+    sizes: npt.NDArray[np.uint64]
 
 
 class _Entry(NamedTuple):
@@ -66,6 +81,27 @@ class StateArray:
             try:
                 for piece in _pieces(self._entries(shard, chunks, slots, descriptor)):
                     yield from _read_piece(descriptor, piece, path)
+            finally:
+                os.close(descriptor)
+
+    def runs(self, chunks: range) -> Iterator[Run]:
+        """Return where the inner chunks of all layers of token-chunks lie, in C order; a run at least for each shard.
+
+        Raises:
+            FileNotFoundError: a shard is missing.
+            CorruptObjectError: a chunk is missing, or the shard's index is damaged.
+        """
+        for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
+            first = shard * self._chunks_per_shard
+            here = slice(max(chunks.start - first, 0), chunks.stop - first)
+            descriptor = os.open(self.shard_path(shard), os.O_RDONLY)
+            try:
+                offsets, sizes = self._index(shard, descriptor)[here].reshape(-1, 2).T
+                if (offsets == MISSING).any():
+                    raise TornObjectError(f"{self.shard_path(shard)} lacks an inner chunk; use aerie validate --repair")
+                cuts = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
+                for start, stop in pairwise([0, *cuts.tolist(), len(offsets)]):
+                    yield Run(descriptor, int(offsets[start]), sizes[start:stop])
             finally:
                 os.close(descriptor)
 

@@ -2,7 +2,7 @@
 
 import shutil
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -184,15 +184,18 @@ def test_removals_left_without_their_pack_do_not_hide_the_next_one(filled) -> No
     assert_all_there(filled)
 
 
-def test_bytes_that_change_after_the_write_stop_the_pack(filled, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("position", [100, -100], ids=["chunk", "index"])
+def test_bytes_that_change_after_the_write_stop_the_pack(
+    filled, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
     """The read-back is real: damage done between write and read-back keeps the sources and commits nothing."""
     submit = ReadBack.submit
 
-    def damage_then_submit(read_back: ReadBack, path: Path, start: int, stop: int, checksum: int) -> None:
+    def damage_then_submit(read_back: ReadBack, path: Path, start: int, sizes: Sequence[int], tail: bytes) -> None:
         data = bytearray(path.read_bytes())
-        data[100] ^= 1
+        data[position] ^= 1
         path.write_bytes(data)
-        submit(read_back, path, start, stop, checksum)
+        submit(read_back, path, start, sizes, tail)
 
     monkeypatch.setattr(ReadBack, "submit", damage_then_submit)
     with pytest.raises(CorruptObjectError, match="check the disk"):
