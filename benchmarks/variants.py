@@ -48,6 +48,7 @@ _ALL = (
     Variant("gpu-bf16-tp2", "cuda", "bfloat16", tp_size=2, like="gpu-bf16"),
     Variant("gpu-bf16-ep2", "cuda", "bfloat16", tp_size=2, ep_size=2, like="gpu-bf16"),
     Variant("gpu-fp16", "cuda", "float16"),
+    Variant("gpu-fp32", "cuda", "float32"),
     Variant("gpu-fp8-online", "cuda", "bfloat16", weights="online"),
     Variant("gpu-fp8", "cuda", "", weights="fp8"),
     Variant("gpu-w4a16", "cuda", "", weights="w4a16"),

@@ -168,6 +168,19 @@ def test_deterministic_is_the_same_bits_in_any_batch(
     assert not is_batch_invariant_mode_enabled()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_real_model_passes_the_canary(smollm2: Path, dtype: str) -> None:
+    """Trained weights: states of 24,000, and neighbouring layers that differ by little."""
+    info = read_model(smollm2)
+    engine = load_engine(all_layers(smollm2, dtype))
+    try:
+        check_engine(engine, info, ReferenceEngine(reference_options(engine, info)))
+    finally:
+        engine.close()
+        del engine
+        free()
+
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
