@@ -21,6 +21,7 @@ from fidelity_page import check_page, write_page
 from models import NAMES
 from record import RESULTS, describe_machine, describe_run, read_results, write_result
 from variants import VARIANTS, runnable
+from verdicts import judge
 
 NAME = "fidelity"
 
@@ -55,8 +56,8 @@ def describe_row(row: Row) -> str:
         return f"{head}FAILED: {row['failure']}"
     if row["second"]:
         return f"{head}{'the same' if row['process']['equal'] else 'other'} bits in another process"
-    verdict, ours, theirs = row["verdict"], row["ours"]["relative_error"], row["theirs"]["relative_error"]
-    holds = "holds" if verdict["holds"] else "holds by the median" if verdict.get("by_median") else "DOES NOT HOLD"
+    verdict, ours, theirs = judge(row), row["ours"]["relative_error"], row["theirs"]["relative_error"]
+    holds = "holds" if verdict["holds"] else "holds by the median" if verdict["by_median"] else "DOES NOT HOLD"
     return (
         f"{head}{holds} ({verdict['rule']}): {verdict['worst']:.3g} in layer {verdict['worst_layer']}; "
         f"relative error up to {max(ours):.1e}, transformers {max(theirs):.1e}; {row['seconds']:.0f} s"

@@ -8,6 +8,7 @@ from typing import Any
 from models import NAMES
 from record import RESULTS, ROOT, read_results
 from variants import VARIANTS
+from verdicts import judge
 
 PAGE = ROOT / "docs" / "fidelity.md"
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -56,22 +57,23 @@ def _read_rows(results: Path) -> Iterator[Row]:
 def _overview(rows: Sequence[Row]) -> str:
     cells = {(row["model"], row["variant"]): _verdict(row) for row in rows}
     variants = [name for name in VARIANTS if any(variant == name for _, variant in cells)]
+    models = [name for name in NAMES if any(model == name for model, _ in cells)]
     return _table(
         ["model", *variants],
-        ([f"`{model}`", *(cells.get((model, name), "not run") for name in variants)] for model in NAMES),
+        ([f"`{model}`", *(cells.get((model, name), "") for name in variants)] for model in models),
     )
 
 
 def _verdict(row: Row) -> str:
     if "failure" in row:
         return "failed"
-    verdict = row["verdict"]
-    if verdict["rule"] == "identical" and verdict["holds"]:
+    verdict = judge(row)
+    if VARIANTS[row["variant"]].is_exact and all(row["equal"]):
         return "identical"
-    figure = f"{verdict['worst']:.2f}" if verdict["rule"] == "ratio" else f"{verdict['worst']:.1e}"
+    worst, median = (f"{verdict[key]:{'.2f' if verdict['rule'] == 'ratio' else '.1e'}}" for key in ("worst", "median"))
     if verdict["holds"]:
-        return figure
-    return f"{figure} (median {max(row['median_ratio']):.2f})" if verdict.get("by_median") else f"**{figure}**"
+        return worst
+    return f"{worst} (median {median})" if verdict["by_median"] else f"**{worst}**"
 
 
 def _variants(rows: Sequence[Row]) -> str:
@@ -79,31 +81,35 @@ def _variants(rows: Sequence[Row]) -> str:
 
 
 def _variant(name: str, rows: Sequence[Row]) -> str:
-    head = [
-        "model",
-        "tokens",
-        "ours",
-        "transformers",
-        "ratio",
-        "of 100 draws 90",
-        "median token",
-        "apart",
-        "1 - cosine",
-    ]
     measured = [row for row in rows if "failure" not in row]
     failed = [f"- `{row['model']}` failed: {row['failure']}" for row in rows if "failure" in row]
     sources = sorted({f"{row['date']}, commit {str(row['commit'])[:10]}, {_machine(row)}" for row in rows})
-    table = _table(head, map(_figures, measured))
+    head, figures = (_EXACT, _exact_figures) if VARIANTS[name].is_exact else (_ROUNDED, _rounded_figures)
+    table = _table(head, map(figures, measured))
     return "\n".join([f"#### {name}", "", *(f"Measured {source}." for source in sources), "", table, *failed, ""])
 
 
-def _figures(row: Row) -> list[str]:
-    """Return the cells of a row, each of the layer where it is largest."""
+_EXACT = ("model", "tokens", "same bits", "relative error", "median token", "1 - cosine", "transformers in bf16")
+_ROUNDED = (
+    "model", "tokens", "ours", "transformers", "ratio", "of 100 draws 90", "median token", "apart", "1 - cosine",
+)  # fmt: skip
+
+
+def _exact_figures(row: Row) -> list[str]:
+    ours = row["ours"]
+    return [
+        *_head(row),
+        "all layers" if all(row["equal"]) else f"{sum(row['equal'])} of {len(row['equal'])} layers",
+        *(_short(max(ours[key])) for key in ("relative_error", "median_token_error", "cosine_distance")),
+        f"{max(row['theirs']['relative_error']):.1e}",
+    ]
+
+
+def _rounded_figures(row: Row) -> list[str]:
     ours, theirs = row["ours"], row["theirs"]
     slot = max(range(len(row["ratio"])), key=row["ratio"].__getitem__)
     return [
-        f"`{row['model']}`",
-        f"{row['num_tokens']:,}",
+        *_head(row),
         f"{max(ours['relative_error']):.1e}",
         f"{max(theirs['relative_error']):.1e}",
         _short(row["ratio"][slot]),
@@ -112,6 +118,10 @@ def _figures(row: Row) -> list[str]:
         f"{max(ours['apart']):.2%} / {max(theirs['apart']):.2%}",
         f"{max(ours['cosine_distance']):.1e}",
     ]
+
+
+def _head(row: Row) -> list[str]:
+    return [f"`{row['model']}`", f"{row['num_tokens']:,}"]
 
 
 def _layers(rows: Sequence[Row]) -> str:
@@ -170,7 +180,9 @@ def _machine(row: Row) -> str:
 
 
 def _short(figure: float) -> str:
-    return f"{figure:.2f}" if figure == 0 or figure >= 0.01 else f"{figure:.0e}"  # noqa: PLR2004 - digits
+    if figure == 0:
+        return "0"
+    return f"{figure:.2f}" if figure >= 0.01 else f"{figure:.1e}"  # noqa: PLR2004 - digits
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

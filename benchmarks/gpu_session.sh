@@ -110,12 +110,14 @@ hand_over() {
 }
 
 call_bf16() {
-  fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2
+  fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2,gpu-bf16-deterministic,gpu-bf16-tp2-deterministic
 }
 
 call_more() {
-  fidelity --variants gpu-fp8,gpu-w4a16 # of the quantized checkpoints, all that are not in MODELS
-  fidelity --only "$MODELS" --one-process --variants gpu-fp16,gpu-fp8-online,gpu-fp32
+  local quantized
+  quantized=$(cd benchmarks && "$PYTHON" -c 'import models; print(*models.QUANTIZED, sep=",")')
+  # The quantized ones first: nvcc compiles Marlin for minutes, on one core, while the others go on.
+  fidelity --only "$quantized,$MODELS" --one-process --variants gpu-fp8,gpu-w4a16,gpu-fp16,gpu-fp8-online,gpu-fp32
 }
 
 call_large() {
@@ -134,7 +136,7 @@ left() { # seconds that are left of this call
 }
 
 fidelity() { # ARGUMENT...
-  "$PYTHON" benchmarks/fidelity.py --jobs "$(nproc)" --budget-seconds "$(left)" --results "$KEPT"/results \
+  "$PYTHON" benchmarks/fidelity.py --jobs $(($(nproc) * 5 / 4)) --budget-seconds "$(left)" --results "$KEPT"/results \
     --scratch "$KEPT"/logs "$@" ${DRY_RUN:+--small --only llama --variants cpu-fp32} || true # a failure is a row
 }
 

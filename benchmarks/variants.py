@@ -21,6 +21,7 @@ class Variant:
         tp_size: GPUs, or processes on a CPU, that share the model.
         ep_size: parts into which its experts are dealt among them.
         weights: `own`; `online` quantizes them to FP8 at load; `fp8` and `w4a16` are checkpoints quantized so.
+        deterministic: with `--deterministic`: the same bits in any batch.
         alone: run one sequence at a time, as transformers does: the same bits need the same shapes of matrices.
         like: the variant that it should equal but for rounding, and is compared with bit by bit.
     """
@@ -31,6 +32,7 @@ class Variant:
     tp_size: int = 1
     ep_size: int = 1
     weights: Literal["own", "online", "fp8", "w4a16"] = "own"
+    deterministic: bool = False
     alone: bool = False
     like: str | None = None
 
@@ -43,10 +45,13 @@ class Variant:
 _ALL = (
     Variant("cpu-fp32", "cpu", "float32", alone=True),
     Variant("cpu-fp32-tp2", "cpu", "float32", tp_size=2, like="cpu-fp32"),
+    Variant("cpu-fp32-deterministic", "cpu", "float32", deterministic=True, like="cpu-fp32"),
     Variant("cpu-bf16", "cpu", "bfloat16"),
     Variant("gpu-bf16", "cuda", "bfloat16"),
     Variant("gpu-bf16-tp2", "cuda", "bfloat16", tp_size=2, like="gpu-bf16"),
     Variant("gpu-bf16-ep2", "cuda", "bfloat16", tp_size=2, ep_size=2, like="gpu-bf16"),
+    Variant("gpu-bf16-deterministic", "cuda", "bfloat16", deterministic=True, like="gpu-bf16"),
+    Variant("gpu-bf16-tp2-deterministic", "cuda", "bfloat16", 2, deterministic=True, like="gpu-bf16-deterministic"),
     Variant("gpu-fp16", "cuda", "float16"),
     Variant("gpu-fp32", "cuda", "float32"),
     Variant("gpu-fp8-online", "cuda", "bfloat16", weights="online"),

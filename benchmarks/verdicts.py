@@ -14,8 +14,9 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
     Returns:
         rule: `identical`, `rounding` or `ratio`.
         holds: whether every layer keeps to it.
-        by_median: `ratio` only: whether every layer does by the median token, and what the sum over tokens is above it
-            can be chance (the interval of the ratio reaches down to it).
+        median: the largest figure of the median token.
+        by_median: whether every layer does by the median token, and, of a ratio, what it is above that can be chance
+            (its interval reaches down to it).
         worst_layer: where the figure of the rule is largest, and `worst` that figure.
     """
     rule = _rule(row)
@@ -23,13 +24,13 @@ def judge(row: dict[str, Any]) -> dict[str, Any]:
     worst = max(range(len(figures)), key=figures.__getitem__)
     verdict = {"rule": rule, "worst_layer": row["layers"][worst], "worst": figures[worst]}
     if rule == "identical":
-        return verdict | {"holds": all(row["equal"])}
+        return verdict | {"holds": all(row["equal"]), "median": 0.0, "by_median": False}
     if rule == "rounding":
-        return verdict | {"holds": figures[worst] <= ROUNDING}
-    return verdict | {
-        "holds": figures[worst] <= RATIO,
-        "by_median": max(row["median_ratio"]) <= RATIO and max(row["ratio_low"]) <= RATIO,
-    }
+        median = max(row["ours"]["median_token_error"])
+        return verdict | {"holds": figures[worst] <= ROUNDING, "median": median, "by_median": median <= ROUNDING}
+    median = max(row["median_ratio"])
+    by_median = median <= RATIO and max(row["ratio_low"]) <= RATIO
+    return verdict | {"holds": figures[worst] <= RATIO, "median": median, "by_median": by_median}
 
 
 def _rule(row: dict[str, Any]) -> str:
