@@ -165,6 +165,7 @@ def main() -> None:
     """Measure what the one argument says."""
     job = Job.from_json(sys.argv[1])
     tie_to_parent(job.parent_pid)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # the truth is in float32
     measurement = Measurement(job)
     for name in job.variants:
         variant = VARIANTS[name]
