@@ -35,6 +35,7 @@ class HiddenStateDataset(Dataset[Item]):
         spec_digest: as for `open_store`.
         layers: captured layers, in the order wanted; all by default.
         missing: what to do about rows of which the store lacks the states: refuse them all, or leave those rows out.
+            While others write, ranks that skip may see different rows: they must not train together then.
         threads: that read a batch; by default one in a worker process of a DataLoader, else one a core, at most 16.
 
     Attributes:

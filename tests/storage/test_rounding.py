@@ -93,6 +93,21 @@ def test_what_is_stored_of_them_is_plain_zarr_and_smaller(make_filled: Callable,
     assert document == json.loads((twin / "hidden_states/zarr.json").read_text())
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_reader_of_the_format_page_reads_them_as_any(
+    make_filled: Callable, block_of: Callable[[str], str], packed: bool
+) -> None:
+    filled = make_filled((300, 20), mantissa_bits=2)
+    if packed:
+        compact(filled.path, filled.digest)
+    namespace: dict = {}
+    exec(block_of("python"), namespace)  # noqa: S102 our own page
+    reader, store = namespace["Reader"](filled.path, filled.digest), open_store(filled.path)
+    assert set(reader) == set(filled.samples)
+    for name in reader:
+        assert np.array_equal(reader[name][1], store[name].hidden_states().astype(np.float32))
+
+
 def test_exact_and_lossy_states_are_different_specs_and_say_which_they_are(filled, spec: StateSpec) -> None:
     lossy = add_spec(filled.path, replace(spec, mantissa_bits=4))
     assert lossy != filled.digest
