@@ -84,7 +84,7 @@ class EngineProcess:
                 on_event(message)
         except BaseException as error:
             self.kill()
-            if isinstance(error, WorkerError):
+            if isinstance(error, WorkerError) and not self._is_retired:  # else it was the run that ended it
                 self._tell(on_event, f"lost, what it had not committed is done again ({error})")
             raise
         if message.outgrown:

@@ -219,6 +219,22 @@ class TestPool:
             list(pool.map(lambda _: engine.kill(), range(8)))
         assert engine._process is None
 
+    def test_an_engine_that_the_end_of_the_run_ends_is_not_called_lost(
+        self, small_job: EngineJob, tmp_path: Path
+    ) -> None:
+        heard: list[messages.Message] = []
+        engine = EngineProcess(small_job.start, FIRST, tmp_path / "log")
+
+        def end_the_run(message: messages.Message) -> None:
+            heard.append(message)
+            engine.retire()
+            engine.kill()
+
+        with pytest.raises(WorkerError):
+            engine.run_unit([0], end_the_run)
+        assert [m for m in heard if isinstance(m, messages.Phase)]
+        assert not [m for m in heard if isinstance(m, messages.Phase) and "lost" in m.name]
+
     def test_no_engine_outlives_a_run_that_fails(self, small_job: EngineJob, tmp_path: Path) -> None:
         heard: list[messages.Message] = []
 
