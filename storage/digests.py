@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -19,6 +20,7 @@ from storage.errors import SpecError
 
 SAMPLE_DOMAIN = b"aerie.sample.v1\0"
 DIGEST_LENGTH = 64
+_DIGEST = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
 # A file changed again within one tick of the kernel's clock keeps its ctime; ticks are 1 to 10 ms.
 CLOCK_TICK_NS = 100_000_000
 HASH_CHUNK_BYTES = 1 << 20
@@ -65,7 +67,7 @@ def sample_hash(input_ids: npt.NDArray[np.int32]) -> str:
 
 def is_digest(text: str) -> bool:
     """Say whether `text` is 64 lowercase hex digits."""
-    return len(text) == DIGEST_LENGTH and not set(text) - set("0123456789abcdef")
+    return _DIGEST.fullmatch(text) is not None
 
 
 def file_digest(path: Path, on_bytes: OnBytes | None = None) -> str:
