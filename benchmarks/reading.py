@@ -12,8 +12,9 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import ml_dtypes
 import numpy as np
@@ -42,7 +43,9 @@ def main() -> None:
     store, tiny = open_store(folders["packed"]), open_store(folders["tiny"])
     figures: dict[str, Any] = {}
     for threads in sorted({1, CORES}):
-        figures[f"decode_threads_{threads}"] = measure_decoding(store, threads, arguments.rounds)
+        figures[f"decode_threads_{threads}"] = measure_decoding(
+            store, arguments.folder / "chunks", threads, arguments.rounds
+        )
         write_result("reading", figures)
     figures["random_samples"] = measure_random_samples(tiny, arguments.rounds)
     for threads in sorted({1, CORES}):
@@ -66,36 +69,38 @@ def prepare(folder: Path) -> dict[str, Path]:
     return folders
 
 
-def measure_decoding(store: Store, threads: int, rounds: int) -> dict[str, Any]:
-    """Read all samples through the store, from the page cache, beside numcodecs over the same chunks in memory.
+def measure_decoding(store: Store, file: Path, threads: int, rounds: int) -> dict[str, Any]:
+    """Read all samples through the store, from the page cache, beside numcodecs alone over the same chunks.
 
-    Both write into memory that the process has used before: the pages of fresh memory cost as much as the decoding,
-    and more on a machine that is short of them. numcodecs decodes into one buffer again and again, too: that throws
-    the result away, but never leaves the processor's cache.
+    All but `fresh` write into memory that the process has used before: the pages of fresh memory cost as much as the
+    decoding. numcodecs has the chunks in memory; or reads them from `file`, without a look at their checksums; or
+    decodes into one buffer again and again, which throws the result away but stays in the processor's cache.
     """
-    names = list(store)
     chunks = encoded_chunks(store)
     row_bytes = store.spec.hidden_size * store.spec.stored_dtype.itemsize
     block = np.ones((len(chunks), TOKENS_PER_CHUNK * row_bytes), np.uint8)
-    shape = (store.spec.num_captured, -1, store.spec.hidden_size)
-    out = block.reshape(-1).view(ml_dtypes.bfloat16).reshape(shape)
-    work = {
-        "store": partial(store.read_hidden_states, names, threads=threads, out=out),
-        "numcodecs": partial(decode_into_place, chunks, block, threads),
-        "store_fresh_memory": partial(store.read_hidden_states, names, threads=threads),
-        "numcodecs_fresh_memory": partial(decode_into_fresh_memory, chunks, block.shape, threads),
-        "numcodecs_one_buffer": partial(decode_into_one_buffer, chunks, block.shape[1], threads),
-    }
-    times = take_turns(work, rounds)
+    out = block.reshape(-1).view(ml_dtypes.bfloat16).reshape(store.spec.num_captured, -1, store.spec.hidden_size)
+    one_buffer = np.lib.stride_tricks.as_strided(block, strides=(0, 1))
+    names = list(store)
+    with ChunkFile(file, chunks) as stored:
+        work = {
+            "store": partial(store.read_hidden_states, names, threads=threads, out=out),
+            "numcodecs": partial(decode, chunks, block, threads),
+            "numcodecs_from_file": partial(decode, stored, block, threads),
+            "numcodecs_one_buffer": partial(decode, chunks, one_buffer, threads),
+            "store_fresh": partial(store.read_hidden_states, names, threads=threads),
+            "numcodecs_fresh": lambda: decode(chunks, np.empty(block.shape, np.uint8), threads),
+        }
+        times = take_turns(work, rounds)
     gigabytes = block.nbytes / 1e9
     return {
         "decoded_gigabytes": gigabytes,
         "encoded_gigabytes": sum(map(len, chunks)) / 1e9,
         "gigabytes": {name: found.rate(gigabytes) for name, found in times.items()},
-        "store_to_numcodecs": {
-            "memory_used_before": speed_ratio(times["store"], times["numcodecs"]),
-            "fresh_memory": speed_ratio(times["store_fresh_memory"], times["numcodecs_fresh_memory"]),
-            "one_buffer": speed_ratio(times["store"], times["numcodecs_one_buffer"]),
+        "store_to": {
+            name: speed_ratio(times["store_fresh" if name.endswith("fresh") else "store"], times[name])
+            for name in work
+            if name.startswith("numcodecs")
         },
     }
 
@@ -106,40 +111,51 @@ def encoded_chunks(store: Store) -> list[memoryview]:
     return [memoryview(bytes(chunk.data[:-CHECKSUM_BYTES])) for found in rows for chunk in found.encoded()]
 
 
-def decode_into_fresh_memory(chunks: Sequence[memoryview], shape: tuple[int, ...], threads: int) -> None:
-    """Decode chunks with numcodecs alone, each to where it stays, in memory asked for now."""
-    decode_into_place(chunks, np.empty(shape, np.uint8), threads)
+class Chunks(Protocol):
+    """Encoded inner chunks by number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> memoryview: ...
 
 
-def decode_into_place(chunks: Sequence[memoryview], block: npt.NDArray[np.uint8], threads: int) -> None:
+class ChunkFile:
+    """Chunks in one file, each read when it is asked for."""
+
+    def __init__(self, path: Path, chunks: Sequence[memoryview]) -> None:
+        path.write_bytes(b"".join(chunks))
+        self._path = path
+        self._ends = list(accumulate(map(len, chunks), initial=0))
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, i: int) -> memoryview:
+        start, stop = self._ends[i : i + 2]
+        return memoryview(os.pread(self._descriptor, stop - start, start))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._descriptor)
+        self._path.unlink()
+
+
+def decode(chunks: Chunks, block: npt.NDArray[np.uint8], threads: int) -> None:
     """Decode chunks with numcodecs alone, each to its row of `block`."""
 
-    def decode(share: npt.NDArray[np.int64]) -> None:
+    def decode_share(share: npt.NDArray[np.int64]) -> None:
         for i in share:
             BLOSC.decode(chunks[i], out=block[i])
 
-    _on_threads(decode, len(chunks), threads)
-
-
-def decode_into_one_buffer(chunks: Sequence[memoryview], chunk_bytes: int, threads: int) -> None:
-    """Decode chunks with numcodecs alone, and throw the result away."""
-
-    def decode(share: npt.NDArray[np.int64]) -> None:
-        buffer = np.empty(chunk_bytes, np.uint8)
-        for i in share:
-            BLOSC.decode(chunks[i], out=buffer)
-
-    _on_threads(decode, len(chunks), threads)
-
-
-def _on_threads(decode: Any, count: int, threads: int) -> None:
-    shares = np.array_split(np.arange(count), threads * 4)
+    shares = np.array_split(np.arange(len(chunks)), threads * 4)
     if threads == 1:
         for share in shares:
-            decode(share)
+            decode_share(share)
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(decode, shares))
+        list(pool.map(decode_share, shares))
 
 
 def measure_random_samples(store: Store, rounds: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def decode_chunk(
     _check_header(stream, TOKENS_PER_CHUNK * hidden_size * dtype.itemsize, what)
     values = np.empty((TOKENS_PER_CHUNK, hidden_size), dtype) if out is None else out
     try:
-        BLOSC.decode(stream, out=values)
+        blosc.decompress(stream, values)  # what BLOSC.decode does, without making an array of the stream first
     except RuntimeError as error:
         raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; use aerie validate --repair") from error
     return values
@@ -90,9 +90,9 @@ def decode_chunk(
 
 def _check_header(stream: Buffer, expected_bytes: int, what: str) -> None:
     """Refuse a stream whose decoding would not fill exactly `expected_bytes`: Blosc itself takes a larger output."""
-    if len(stream) < BLOSC_HEADER.size or BLOSC_HEADER.unpack_from(stream)[2] != len(stream):
+    num_bytes, _, stream_bytes = BLOSC_HEADER.unpack_from(stream) if len(stream) >= BLOSC_HEADER.size else (0, 0, 0)
+    if stream_bytes != len(stream):
         raise CorruptObjectError(f"{what} is not a Blosc stream of {len(stream)} bytes; use aerie validate --repair")
-    num_bytes = BLOSC_HEADER.unpack_from(stream)[0]
     if num_bytes != expected_bytes:
         raise CorruptObjectError(
             f"{what} decodes to {num_bytes} bytes, expected {expected_bytes}; use aerie validate --repair"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import SampleShapeError
 from storage.samples import Sample
+from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
 
 # A longer sample is shared among threads.
@@ -80,7 +81,8 @@ def _fitting(out: npt.NDArray[Any], shape: tuple[int, int, int], spec: StateSpec
 
 def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:
     def read(share: list[_Part]) -> list[_Part]:
-        return [part for part in share if not _read_part(part, slots)]
+        scratch = Scratch()
+        return [part for part in share if not _read_part(part, slots, scratch)]
 
     shares = list(_shares(parts, threads * SHARES_PER_THREAD if threads > 1 else 1))
     if len(shares) < 2:  # noqa: PLR2004 - one share needs no second thread
@@ -92,10 +94,10 @@ def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:
         part.sample.read_into(part.out, slots, part.start)
 
 
-def _read_part(part: _Part, slots: Sequence[int]) -> bool:
+def _read_part(part: _Part, slots: Sequence[int], scratch: Scratch) -> bool:
     """Read a part; False if a file of its sample has gone, as happens when it moves into a pack."""
     try:
-        part.sample.stored_rows.read_into(part.out, slots, part.start)
+        part.sample.stored_rows.read_into(part.out, slots, part.start, scratch)
     except FileNotFoundError:
         return False
     return True

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
 from storage.columns import Column
 from storage.files import missing_is_torn
+from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
 from storage.state_arrays import EncodedChunk, StateArray
 
@@ -67,10 +68,10 @@ class StoredRows:
         """Return rows start..stop of the layers at `slots`, in the dtype on disk."""
         spec = self.states.spec
         out = np.empty((len(slots), stop - start, spec.hidden_size), spec.stored_dtype)
-        self.read_into(out, slots, start)
+        self.read_into(out, slots, start, Scratch())
         return out.transpose(1, 0, 2)
 
-    def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int) -> None:
+    def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int, scratch: Scratch) -> None:
         """Read rows from `start` of the layers at `slots` into `out` [len(slots), rows, hidden_size], each contiguous.
 
         Layers come first, since an inner chunk has one: it is then decoded into its place, which saves a copy.
@@ -79,13 +80,14 @@ class StoredRows:
         if not out.size:
             return
         spec = self.states.spec
-        scratch = np.empty((TOKENS_PER_CHUNK, spec.hidden_size), spec.stored_dtype)
         first_chunk = start // TOKENS_PER_CHUNK
-        for chunk, slot, data in self.states.read(self.chunks[first_chunk : chunk_count(stop)], sorted(set(slots))):
+        chunks = self.chunks[first_chunk : chunk_count(stop)]
+        layers = {slot: [out[i] for i, wanted in enumerate(slots) if wanted == slot] for slot in sorted(set(slots))}
+        for chunk, slot, data in self.states.read(chunks, list(layers), scratch):
             first = (first_chunk + chunk) * TOKENS_PER_CHUNK
             low, high = max(start, first), min(stop, first + TOKENS_PER_CHUNK)
-            places = [out[i, low - start : high - start] for i, wanted in enumerate(slots) if wanted == slot]
-            target = places.pop() if high - low == TOKENS_PER_CHUNK else scratch
+            places = [layer[low - start : high - start] for layer in layers[slot]]
+            target = places.pop() if high - low == TOKENS_PER_CHUNK else scratch.chunk(spec)
             what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
             decode_chunk(data, spec.stored_dtype, spec.hidden_size, what, target)
             for place in places:
@@ -165,7 +167,7 @@ class Sample:
         Raises:
             CorruptObjectError: the stored bytes are damaged.
         """
-        self._read(lambda found: found.read_into(out, slots, start))
+        self._read(lambda found: found.read_into(out, slots, start, Scratch()))
 
     def _read(self, read: Callable[[StoredRows], T]) -> T:
         try:

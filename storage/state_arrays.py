@@ -1,7 +1,7 @@
 """A `hidden_states` array on disk, read by encoded inner chunk; those that lie together are read together."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.columns import chunk_key
 from storage.errors import TornObjectError
+from storage.scratch import Scratch
 from storage.shards import MISSING, decode_index, index_size
 from storage.specs import StateSpec
 
@@ -64,12 +65,13 @@ class StateArray:
         self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
         self._indexes: dict[int, npt.NDArray[Any]] = {}
 
-    def read(self, chunks: range, slots: Sequence[int]) -> Iterator[EncodedChunk]:
+    def read(self, chunks: range, slots: Sequence[int], scratch: Scratch | None = None) -> Iterator[EncodedChunk]:
         """Read inner chunks in C order.
 
         Args:
             chunks: token-chunks, counted from the array's first row; in the result they count from `chunks.start`.
             slots: layers, by their position in the array.
+            scratch: where to read to; the bytes of a chunk are then good until the next one is asked for.
 
         Raises:
             FileNotFoundError: a shard is missing.
@@ -80,7 +82,9 @@ class StateArray:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 for piece in _pieces(self._entries(shard, chunks, slots, descriptor)):
-                    yield from _read_piece(descriptor, piece, path)
+                    data, start = _read_piece(descriptor, piece, path, scratch), piece[0].offset
+                    for chunk, slot, offset, num_bytes in piece:
+                        yield EncodedChunk(chunk, slot, data[offset - start : offset - start + num_bytes])
             finally:
                 os.close(descriptor)
 
@@ -124,13 +128,12 @@ class StateArray:
             found[here] = index.sum(axis=1, where=index != MISSING)
         return found
 
-    def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> Iterator[_Entry]:
+    def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> list[_Entry]:
         first = shard * self._chunks_per_shard
         here = range(max(chunks.start, first), min(chunks.stop, first + self._chunks_per_shard))
         index = self._index(shard, descriptor)[here.start - first : here.stop - first]
-        for chunk, row in zip(here, index.tolist(), strict=True):
-            for slot in slots:
-                yield _Entry(chunk - chunks.start, slot, *row[slot])
+        rows = zip(here, index.tolist(), strict=True)
+        return [_Entry(chunk - chunks.start, slot, *row[slot]) for chunk, row in rows for slot in slots]
 
     def _index(self, shard: int, descriptor: int) -> npt.NDArray[Any]:
         """Return uint64[token-chunks of a shard, num_captured, 2]: offset and length of each inner chunk."""
@@ -148,7 +151,7 @@ class StateArray:
         return self._indexes[shard]
 
 
-def _pieces(entries: Iterator[_Entry]) -> Iterator[list[_Entry]]:
+def _pieces(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
     """Group the inner chunks that lie back to back, up to `PIECE_BYTES`; a larger one is a piece alone."""
     piece: list[_Entry] = []
     num_bytes = 0
@@ -163,14 +166,17 @@ def _pieces(entries: Iterator[_Entry]) -> Iterator[list[_Entry]]:
         yield piece
 
 
-def _read_piece(descriptor: int, piece: list[_Entry], path: str) -> Iterator[EncodedChunk]:
+def _read_piece(descriptor: int, piece: list[_Entry], path: str, scratch: Scratch | None) -> memoryview:
     start, last = piece[0].offset, piece[-1]
     if MISSING in (start, last.offset):  # a missing chunk is never back to back with another
         raise TornObjectError(f"{path} lacks an inner chunk; use aerie validate --repair")
     stop = last.offset + last.num_bytes
-    data = memoryview(os.pread(descriptor, stop - start, start))
-    if len(data) < stop - start:
+    if scratch is None:
+        data = memoryview(os.pread(descriptor, stop - start, start))
+        num_bytes = len(data)
+    else:
+        data = scratch.piece(stop - start)
+        num_bytes = os.preadv(descriptor, [data], start)
+    if num_bytes < stop - start:
         raise TornObjectError(f"{path} ends before byte {stop}; use aerie validate --repair")
-    for entry in piece:
-        offset = entry.offset - start
-        yield EncodedChunk(entry.chunk, entry.slot, data[offset : offset + entry.num_bytes])
+    return data

@@ -29,13 +29,26 @@ def test_all_formats_hold_the_same_samples_and_the_store_is_sound(folders) -> No
     assert not list(loose.path.glob("packs/*/*"))
 
 
-def test_decoding_is_of_the_same_bytes_with_and_without_the_store(folders) -> None:
+def test_decoding_is_of_the_same_bytes_with_and_without_the_store(folders, tmp_path) -> None:
     store = open_store(folders["packed"])
-    found = reading.measure_decoding(store, 2, 1)
+    found = reading.measure_decoding(store, tmp_path / "chunks", 2, 1)
     num_chunks = sum(-(-sample.num_tokens // 256) * 4 for sample in store.values())
     assert found["decoded_gigabytes"] == pytest.approx(num_chunks * 256 * 64 * 2 / 1e9)
     assert all(rate["per_second"] > 0 for rate in found["gigabytes"].values())
-    assert all(ratio["wall"] > 0 for ratio in found["store_to_numcodecs"].values())
+    assert all(ratio["wall"] > 0 for ratio in found["store_to"].values())
+    assert not (tmp_path / "chunks").exists()
+
+
+def test_numcodecs_decodes_what_the_store_reads(folders, tmp_path) -> None:
+    store = open_store(folders["packed"])
+    chunks = reading.encoded_chunks(store)
+    blocks = np.zeros((2, len(chunks), 256 * 64 * 2), np.uint8)
+    with reading.ChunkFile(tmp_path / "chunks", chunks) as stored:
+        reading.decode(stored, blocks[0], 1)
+    reading.decode(chunks, blocks[1], 3)
+    assert np.array_equal(blocks[0], blocks[1])
+    first = next(iter(store.values())).hidden_states([2], slice(0, 100))
+    assert blocks[0, 0].tobytes()[: first.nbytes] == first.tobytes()
 
 
 @pytest.mark.parametrize("state", ["warm", "cold"])
@@ -53,11 +66,12 @@ def test_random_samples_are_counted(folders) -> None:
     assert found["samples"]["per_second"] > 0
 
 
-def test_what_is_compared_takes_turns_after_a_round_that_does_not_count() -> None:
+def test_what_is_compared_takes_turns_there_and_back_after_a_round_that_does_not_count() -> None:
     calls: list[str] = []
     work = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
     times = take_turns(work, 2, before=lambda name: calls.append(f"before {name}"))
-    assert calls == ["before a", "a", "before b", "b"] * 3
+    there, back = ["before a", "a", "before b", "b"], ["before b", "b", "before a", "a"]
+    assert calls == [*there, *back, *there]
     assert [len(times[name].wall) for name in "ab"] == [2, 2]
 
 

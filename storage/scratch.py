@@ -1,0 +1,30 @@
+"""Memory that reads use again and again."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.codecs import TOKENS_PER_CHUNK
+from storage.specs import StateSpec
+
+
+class Scratch:
+    """Memory that reads of one thread use again and again: pages of fresh memory cost as much as to copy a chunk."""
+
+    def __init__(self) -> None:
+        self._piece = memoryview(b"")
+        self._chunk: npt.NDArray[Any] = np.empty(0)
+
+    def piece(self, num_bytes: int) -> memoryview:
+        """Return memory for a piece; it is overwritten by the next."""
+        if len(self._piece) < num_bytes:
+            self._piece = memoryview(bytearray(num_bytes))
+        return self._piece[:num_bytes]
+
+    def chunk(self, spec: StateSpec) -> npt.NDArray[Any]:
+        """Return memory for a decoded inner chunk, [TOKENS_PER_CHUNK, hidden_size]; it is overwritten by the next."""
+        shape = (TOKENS_PER_CHUNK, spec.hidden_size)
+        if (self._chunk.shape, self._chunk.dtype) != (shape, spec.stored_dtype):
+            self._chunk = np.empty(shape, spec.stored_dtype)
+        return self._chunk
