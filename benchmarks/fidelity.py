@@ -51,7 +51,7 @@ class Figures:
 
 def describe_row(row: Row) -> str:
     """Say in one line what was measured."""
-    head = f"{row['model']:<18}{row['variant']:<16}"
+    head = f"{row['model']:<24}{row['variant']:<27}"
     if "failure" in row:
         return f"{head}FAILED: {row['failure']}"
     if row["second"]:

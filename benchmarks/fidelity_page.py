@@ -1,7 +1,7 @@
 """The tables of docs/fidelity.md, made of the figures of all machines; the text around them is written by hand."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ _REPEATS = {
     "process": "in another process",
     "alone": "alone",
     "reordered": "in another order",
-    "like": "as the one GPU",
+    "like": "as in the variant it is compared with",
 }
 
 Row = dict[str, Any]
@@ -40,28 +40,31 @@ def render(text: str, results: Path) -> str:
     Raises:
         KeyError: the page asks for a table that there is not.
     """
-    rows = list(_read_rows(results))
+    rows = _read_rows(results)
     return _BLOCK.sub(lambda block: f"{block[1]}\n{_TABLES[block[2]](rows)}\n{block[3]}", text)
 
 
-def _read_rows(results: Path) -> Iterator[Row]:
-    """Yield the rows of all machines in the order of the page; of two machines' rows for one figure, the newer one."""
-    newest: dict[tuple[str, str], Row] = {}
-    for document in sorted(read_results("fidelity", results), key=lambda document: str(document["date"])):
-        for row in document["figures"]["rows"]:
-            newest[row["model"], row["variant"]] = row | {"machine": document["machine"], "of": document["versions"]}
-    order = [(model, variant) for model in NAMES for variant in VARIANTS]
-    yield from (newest[key] for key in order if key in newest)
+def _read_rows(results: Path) -> list[Row]:
+    """Return the rows of all machines in the order of the page; of two machines' rows for one figure, the newer one."""
+    rows = [
+        row | {"machine": document["machine"], "of": document["versions"]}
+        for document in read_results("fidelity", results)
+        for row in document["figures"]["rows"]
+    ]
+    newest = {(row["model"], row["variant"]): row for row in sorted(rows, key=lambda row: str(row["date"]))}
+    return [newest[model, variant] for model in NAMES for variant in VARIANTS if (model, variant) in newest]
 
 
 def _overview(rows: Sequence[Row]) -> str:
     cells = {(row["model"], row["variant"]): _verdict(row) for row in rows}
     variants = [name for name in VARIANTS if any(variant == name for _, variant in cells)]
     models = [name for name in NAMES if any(model == name for model, _ in cells)]
-    return _table(
+    lacking = [f"`{name}`" for name in VARIANTS if name not in variants]
+    table = _table(
         ["model", *variants],
         ([f"`{model}`", *(cells.get((model, name), "") for name in variants)] for model in models),
     )
+    return table + (f"\n**Not measured yet**: {', '.join(lacking)}.\n" if lacking else "")
 
 
 def _verdict(row: Row) -> str:
@@ -152,21 +155,23 @@ _SIDES = ("ours", "theirs")
 def _bits(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if "failure" not in row]
     return _table(
-        ["variant", "model", *_REPEATS.values()],
-        (
-            [row["variant"], f"`{row['model']}`", *(_same(row["repeats"].get(key)) for key in _REPEATS)]
-            for name in VARIANTS
-            for row in _of(measured, name)
-        ),
+        ["variant", *_REPEATS.values()],
+        ([name, *(_same(mine, key) for key in _REPEATS)] for name in VARIANTS if (mine := _of(measured, name))),
     )
 
 
-def _same(repeat: dict[str, Any] | None) -> str:
-    if repeat is None:
+def _same(rows: Sequence[Row], key: str) -> str:
+    """Say how many models have the same bits, and which other differs most."""
+    repeats = {row["model"]: row["repeats"][key] for row in rows if key in row["repeats"]}
+    differ = {model: repeat["relative_error"] for model, repeat in repeats.items() if not repeat.get("equal", True)}
+    failed = [model for model, repeat in repeats.items() if "failure" in repeat]
+    if not repeats:
         return ""
-    if "failure" in repeat:
-        return "failed"
-    return "same bits" if repeat["equal"] else f"{repeat['relative_error']:.0e}"
+    told = f"{len(repeats) - len(differ) - len(failed)} of {len(repeats)}"
+    if differ:
+        worst = max(differ, key=differ.__getitem__)
+        told += f"; up to {differ[worst]:.0e} (`{worst}`)"
+    return told + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
 def _of(rows: Iterable[Row], variant: str) -> list[Row]:

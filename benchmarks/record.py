@@ -18,6 +18,8 @@ import pynvml  # type: ignore[import-untyped]
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("torch", "triton", "sglang", "transformers", "compressed-tensors", "zarr", "numcodecs", "numpy", "prefect")
+# A list of plain values, of which hundreds of lines would be made.
+_LIST = re.compile(r"\[\n[^][{}]*\]")
 # The commit where there is no git: a copy of the tree on another machine.
 COMMIT_VARIABLE = "BENCHMARK_COMMIT"
 
@@ -32,7 +34,7 @@ def write_result(name: str, figures: Mapping[str, Any], folder: Path = RESULTS) 
     document = {"benchmark": name, "machine": machine, **describe_run(), "figures": figures}
     folder.mkdir(parents=True, exist_ok=True)
     staging = file.with_name(f".{file.name}.{os.getpid()}")
-    staging.write_text(json.dumps(document, indent=1) + "\n")
+    staging.write_text(_LIST.sub(_join_lines, json.dumps(document, indent=1)) + "\n")
     staging.replace(file)
     return file
 
@@ -124,6 +126,10 @@ def _git(*arguments: str) -> str:
 def _besides_results(changes: str) -> list[str]:
     # A benchmark changes its own results, and the pages made of them, while it runs.
     return [line for line in changes.splitlines() if not line[3:].startswith(("benchmarks/results/", "docs/"))]
+
+
+def _join_lines(match: re.Match[str]) -> str:
+    return re.sub(r"\n *", " ", match[0]).replace("[ ", "[").replace(" ]", "]")
 
 
 def _without_path(argument: str) -> str:

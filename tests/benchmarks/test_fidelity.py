@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from fidelity_page import render, write_page
 from record import RESULTS, ROOT
 
 FIDELITY = [sys.executable, str(ROOT / "benchmarks" / "fidelity.py")]
+KEYS = ("relative_error", "median_token_error", "cosine_distance", "apart")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
@@ -61,3 +63,31 @@ def test_the_names_of_quantized_models_are_those_that_can_be_made():
 
     assert list(models.QUANTIZED) == list(QUANTIZED_MODELS)
     assert [models.scheme_of(name) for name in models.QUANTIZED] == [scheme for _, scheme in QUANTIZED_MODELS.values()]
+
+
+def write_figures(folder: Path, machine: str, date: str, ratio: float) -> None:
+    row = {
+        "model": "llama", "variant": "gpu-bf16", "exact": False, "dense": True, "second": False, "num_tokens": 10,
+        "layers": [0, "final"], "equal": [True, False], "ratio": [0.0, ratio], "ratio_low": [0.0, 0.9],
+        "ratio_high": [0.0, 2.0], "median_ratio": [0.0, 1.0], "repeats": {"again": {"equal": True}},
+        "ours": {key: [0.0, 0.01] for key in KEYS}, "theirs": {key: [0.0, 0.01] for key in KEYS},
+        "date": date, "commit": "abc",
+    }  # fmt: skip
+    document = {
+        "benchmark": "fidelity",
+        "machine": {"name": machine, "cpu": "c", "gpus": ["g"]},
+        "versions": {"torch": "2"},
+        "figures": {"rows": [row]},
+    }
+    (folder / f"fidelity-{machine}.json").write_text(json.dumps(document))
+
+
+def test_the_newer_of_two_machines_has_the_cell_and_what_holds_by_chance_or_not_is_told(tmp_path):
+    write_figures(tmp_path, "b", "2026-01-01", 0.9)
+    write_figures(tmp_path, "a", "2026-01-02", 1.5)
+    overview = "<!-- table: overview -->\n<!-- end of table -->\n"
+
+    assert "| `llama` | 1.50 (median 1.00) |" in render(overview, tmp_path)
+
+    write_figures(tmp_path, "b", "2026-01-03", 1.05)
+    assert "| `llama` | 1.05 |" in render(overview, tmp_path)

@@ -37,6 +37,17 @@ def test_a_result_names_no_host_no_user_and_no_path(tmp_path):
         assert secret not in file.read_text()
 
 
+def test_lists_of_plain_values_are_on_one_line(tmp_path):
+    figures = {
+        "errors": [0.0, 1e-7],
+        "rows": [{"layers": [0, "final [sic]"], "names": ["two  blanks", "x"], "none": []}],
+    }
+    file = write_result("lists", figures, tmp_path)
+
+    assert '"errors": [0.0, 1e-07]' in file.read_text()
+    assert json.loads(file.read_text())["figures"] == figures
+
+
 def test_a_second_result_replaces_the_first_and_leaves_nothing_beside_it(tmp_path):
     file = write_result("same", {"n": 1}, tmp_path)
     assert write_result("same", {"n": 2}, tmp_path) == file
