@@ -110,13 +110,14 @@ hand_over() {
 }
 
 call_bf16() {
+  compile_marlin
   fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2,gpu-bf16-deterministic,gpu-bf16-tp2-deterministic
 }
 
 call_more() {
   local quantized
   quantized=$(cd benchmarks && "$PYTHON" -c 'import models; print(*models.QUANTIZED, sep=",")')
-  # The quantized ones first: nvcc compiles Marlin for minutes, on one core, while the others go on.
+  # The quantized ones first: where the call before this was on another machine, nvcc compiles Marlin meanwhile.
   fidelity --only "$quantized,$MODELS" --one-process --variants gpu-fp8,gpu-w4a16,gpu-fp16,gpu-fp8-online,gpu-fp32
 }
 
@@ -129,6 +130,17 @@ call_large() {
 
 call_tests() {
   run_tests "$(nproc)" 'not large and not real_model and not whole_flow'
+}
+
+compile_marlin() { # nvcc needs five minutes a module; in a session of its own it may outlive this call
+  [ -n "${DRY_RUN:-}" ] && return
+  local make module="sglang.kernels.ops"
+  for make in "quantization.gptq_marlin import _jit_gptq_marlin_module as make; make(D)" \
+    "moe.moe_wna16_marlin import _jit_moe_wna16_marlin_module as make; make(D, False, False)"; do
+    for dtype in bfloat16 float16; do
+      setsid "$PYTHON" -c "import torch; D = torch.$dtype; from $module.$make" >"$KEPT/logs/marlin-$dtype-${make:0:3}.log" 2>&1 &
+    done
+  done
 }
 
 left() { # seconds that are left of this call
