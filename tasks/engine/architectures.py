@@ -27,7 +27,9 @@ class Architecture:
         loaded_as: SGLang class that loads it right, where the one of its own name does not.
         longest: config field with the most tokens of a sequence that SGLang computes right, and its value where the
             config leaves it out; None where that is the context length.
-        on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels.
+        first_position: what SGLang counts positions from, so that transformers must be told to count so, too.
+        on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels, or compute
+            otherwise than on a GPU.
     """
 
     causal_lm: str = ""
@@ -36,11 +38,12 @@ class Architecture:
     mla: bool = False
     loaded_as: str = ""
     longest: tuple[str, int] | None = None
+    first_position: int = 0
     on_cpu: tuple[str, ...] = ()
 
 
 _LLAMA = Architecture()
-_DEEPSEEK = Architecture(mla=True)
+_DEEPSEEK = Architecture(mla=True, on_cpu=("route_in_float32",))
 # SGLang's setter captures what a block adds, without the stream that it is added to.
 _GEMMA3 = Architecture(setter=None, unit_offset=True)
 _LLAMA4 = Architecture(
@@ -65,7 +68,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
     "GptOssForCausalLM": Architecture(on_cpu=("attend_with_sinks",)),
     "Gemma3ForCausalLM": _GEMMA3,
-    "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model"),
+    # The wrapper counts from 1, as transformers did when SGLang took it over
+    # (github.com/huggingface/transformers/issues/36856).
+    "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model", first_position=1),
     "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
     "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3, on_cpu=("norm_queries_and_keys",)),
     "Llama4ForConditionalGeneration": _LLAMA4,

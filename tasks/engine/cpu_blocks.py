@@ -1,8 +1,8 @@
-"""Parts of SGLang's blocks that it has only as compiled kernels, in plain torch, for a CPU.
+"""Parts of SGLang's blocks that it has only as compiled kernels, or computes otherwise on a GPU, in plain torch.
 
-All else of a model runs there by SGLang's own native operations. A row of `architectures` names the functions that its
-blocks need; each takes a block of the loaded model and replaces one part of it by the same arithmetic, which the tests
-compare with transformers layer by layer. Nothing of SGLang is imported.
+All else of a model runs on a CPU by SGLang's own native operations. A row of `architectures` names the functions that
+its blocks need; each takes a block of the loaded model and replaces one part of it by the arithmetic of the GPU, which
+the tests compare with transformers layer by layer. Nothing of SGLang is imported.
 """
 
 import types
@@ -46,6 +46,12 @@ def attend_with_sinks(block: Any) -> None:
     block.self_attn.attn = _SinkAttention(block.self_attn.attn)
 
 
+def route_in_float32(block: Any) -> None:
+    """DeepSeek: on a GPU the router's scores come out of bf16 weights in float32; elsewhere SGLang rounds them."""
+    if hasattr(block.mlp, "gate"):
+        block.mlp.gate = _Float32Router(block.mlp.gate)
+
+
 def rotate_and_norm_in_place(block: Any) -> None:
     """Llama-4: on other devices than CUDA SGLang drops what is rotated, and norms in bf16."""
     attention = block.self_attn
@@ -78,6 +84,16 @@ class _GatedExpert(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         gated: torch.Tensor = torch.sigmoid(self.gate(hidden_states)) * self.expert(hidden_states)
         return gated
+
+
+class _Float32Router(nn.Module):
+    def __init__(self, gate: Any) -> None:
+        super().__init__()
+        self.weight, self.e_score_correction_bias = gate.weight, gate.e_score_correction_bias
+
+    def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return the router's logits: float32[num_tokens, num_experts]."""
+        return functional.linear(hidden_states.float(), self.weight.float())
 
 
 class _GatedNorm(nn.Module):

@@ -1,17 +1,13 @@
 """Linear attention on a CPU: three kernels of `sgl_kernel` that SGLang has no native version of, in plain torch.
 
-What they compute is written in the papers on gated delta networks (arXiv 2412.06464) and read in SGLang's Triton
-kernels; a token at a time, since they are there to be right. A batch never has a prefix, so that every sequence starts
-from an empty state, and none is kept.
+The gated delta rule (arXiv 2412.06464) is that of transformers, 64 tokens at a time. A batch never has a prefix, so
+that every sequence starts from an empty state, and none is kept.
 """
 
 from typing import Any
 
 import torch
 from torch.nn import functional
-
-# Added to a sum of squares before its root, as in SGLang's `l2norm`.
-NORM_EPSILON = 1e-6
 
 
 def convolve(
@@ -26,9 +22,11 @@ def convolve(
         query_start_loc: where sequences start, and the end: int[num_sequences + 1].
     """
     channels, width = weight.shape
-    padded = (functional.pad(part, (width - 1, 0)) for part in torch.split(x, query_start_loc.diff().tolist(), dim=1))
-    parts = [functional.conv1d(part, weight[:, None], bias, groups=channels) for part in padded]
-    return functional.silu(torch.cat(parts, dim=1))
+    convolved = [
+        functional.conv1d(part[None], weight[:, None], bias, padding=width - 1, groups=channels)[..., : part.shape[1]]
+        for part in torch.split(x, query_start_loc.diff().tolist(), dim=1)
+    ]
+    return torch.cat([functional.silu(part)[0] for part in convolved], dim=1)
 
 
 def make_gates(
@@ -49,7 +47,7 @@ def apply_delta_rule(
     cu_seqlens: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None, None]:
-    """Run the gated delta rule over each sequence.
+    """Run the gated delta rule over each sequence, in float32.
 
     Args:
         q: [1, num_tokens, num_key_heads, key_dim].
@@ -62,27 +60,12 @@ def apply_delta_rule(
     Returns:
         [1, num_tokens, num_value_heads, value_dim], and nothing in place of the states to keep.
     """
+    # Heavy, and of no use to other models.
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule  # noqa: PLC0415
+
     groups = v.shape[2] // k.shape[2]
-    queries = _unit_length(q[0].float()).repeat_interleave(groups, dim=1) * q.shape[-1] ** -0.5
-    keys = _unit_length(k[0].float()).repeat_interleave(groups, dim=1)
+    queries, keys = (x.float().repeat_interleave(groups, dim=2) for x in (q, k))
     cuts = cu_seqlens.diff().tolist()
-    tokens = (queries, keys, v[0].float(), g[0].exp(), beta[0])
-    sequences = zip(*(torch.split(part, cuts) for part in tokens), strict=True)
-    return torch.cat([_run_sequence(*sequence) for sequence in sequences])[None].to(v.dtype), None, None
-
-
-def _run_sequence(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, decays: torch.Tensor, strengths: torch.Tensor
-) -> torch.Tensor:
-    state = values.new_zeros(keys.shape[1], keys.shape[2], values.shape[2])  # [num_heads, key_dim, value_dim]
-    outputs = torch.empty_like(values)
-    for token, (query, key, value) in enumerate(zip(queries, keys, values, strict=True)):
-        state = state * decays[token][:, None, None]
-        known = torch.einsum("hk,hkv->hv", key, state)
-        state += key[:, :, None] * ((value - known) * strengths[token][:, None])[:, None]
-        outputs[token] = torch.einsum("hk,hkv->hv", query, state)
-    return outputs
-
-
-def _unit_length(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPSILON)
+    sequences = zip(*(torch.split(part, cuts, dim=1) for part in (queries, keys, v.float(), g, beta)), strict=True)
+    outputs = [torch_chunk_gated_delta_rule(*sequence, use_qk_l2norm_in_kernel=True)[0] for sequence in sequences]
+    return torch.cat(outputs, dim=1).to(v.dtype), None, None

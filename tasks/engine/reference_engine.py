@@ -11,14 +11,16 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tasks.engine.architectures import get_architecture
 from tasks.engine.base import DTYPES, EngineOptions
+from tasks.engine.models import read_model
 
 # What transformers does not know, but computes as one that it does; Kimi-K2.5's vision part is left out.
 SAME_AS = {"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3"}
 
 
 class ReferenceEngine:
-    """Hidden states by transformers with eager attention.
+    """Hidden states by transformers with eager attention, its positions counted as the served model counts them.
 
     transformers' last `hidden_states` entry is after the final norm, so the stream before it (`num_layers`) is taken by
     a hook on that norm.
@@ -28,6 +30,7 @@ class ReferenceEngine:
         self.options = options
         self._model = _load(options.model, DTYPES[options.compute_dtype]).to(options.device)
         self._model.eval()
+        self._first_position = get_architecture(read_model(options.model).architecture).first_position
         self._decoder = _find_decoder(self._model)
         self._before_norm: torch.Tensor | None = None
         self._decoder.norm.register_forward_pre_hook(self._keep_before_norm)
@@ -43,11 +46,18 @@ class ReferenceEngine:
     @torch.no_grad()
     def _forward_one(self, input_ids: npt.NDArray[np.int32]) -> torch.Tensor:
         ids = torch.from_numpy(input_ids.astype(np.int64))[None].to(self.options.device)
-        states = self._decoder(ids, output_hidden_states=True, use_cache=False).hidden_states
+        states = self._decoder(
+            ids, output_hidden_states=True, use_cache=False, **self._positions(len(input_ids))
+        ).hidden_states
         num_layers = len(states) - 1
         named = dict(enumerate(states[:-1])) | {num_layers: self._before_norm, "final": states[-1]}
         stacked = torch.stack([named[layer][0] for layer in self.options.layers], dim=1)
         return stacked.to(DTYPES[self.options.output_dtype])
+
+    def _positions(self, num_tokens: int) -> dict[str, torch.Tensor]:
+        if self._first_position == 0:  # where transformers itself starts
+            return {}
+        return {"position_ids": torch.arange(num_tokens, device=self.options.device)[None] + self._first_position}
 
     def _keep_before_norm(self, _module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         self._before_norm = args[0]
