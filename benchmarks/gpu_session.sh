@@ -70,7 +70,7 @@ prepare() {
   join_smollm2
   if [ -z "${DRY_RUN:-}" ]; then
     export PYTHONPATH=$KEPT/site:$PWD
-    "$PYTHON" -c 'import sglang, prefect, torch; assert torch.cuda.is_available(), "torch sees no GPU"'
+    "$PYTHON" -c 'import tasks.engine.sglang_engine, flows.pipeline, pytest, torch; assert torch.cuda.is_available(), "no GPU"'
   else
     export PYTHONPATH=$PWD GROUPS_AT_MOST=2
   fi

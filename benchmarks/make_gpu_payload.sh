@@ -27,7 +27,7 @@ pack_engine() { # OUT
   # Not those of requirements/cpu.txt: SGLang with CUDA kernels pins some others.
   fetch engine sglang==0.5.17 sglang-kernel==0.4.5 flashinfer-python==0.6.12 compressed-tensors==0.17.0 \
     apache-tvm-ffi==0.1.15.post2 xgrammar==0.2.9 \
-    $(pins transformers tokenizers annotated-types dill gguf httpx2 ipython loguru msgspec openai orjson \
+    $(pins transformers tokenizers annotated-types dill distro gguf httpx2 ipython loguru msgspec openai orjson \
       partial-json-parser pybase64 pydantic pydantic-core pyzmq sniffio starlette traitlets typing-inspection)
   (
     cd "$work/engine"
