@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +16,10 @@ from typing import ClassVar, Self
 from tasks import messages
 from tasks.engine.claims import describe_holder, find_holder
 from tasks.engine.devices import DeviceGroup, environment
+from tasks.engine.errors import RankLostError
 from tasks.engine_counts import EngineCounts
 from tasks.errors import RunEndedError, WorkerError
+from tasks.lifeline import describe_end
 from tasks.patience import Patience
 from tasks.remote_errors import from_message
 
@@ -71,7 +72,7 @@ class EngineProcess:
         Raises:
             EngineError, StorageError: what the worker could not go on from.
             DeviceTakenError: an engine of another run was quicker to take a device.
-            WorkerError: the worker died, or said nothing for too long and was ended.
+            WorkerError, RankLostError: the worker died, or said nothing for too long and was ended.
         """
         try:
             if self._was_started and self._connection is None:
@@ -79,12 +80,15 @@ class EngineProcess:
                 self._tell(on_event, "starts again")
             with self._death_explained():
                 connection = self._connection or self._spawn()
+            with contextlib.suppress(OSError):  # it died since the last unit: what it may have said of that comes next
                 connection.send_bytes(messages.encode(messages.RunUnit(samples)))
             while not isinstance(message := self._receive(connection), messages.UnitDone):
                 on_event(message)
         except BaseException as error:
             self.kill()
-            if isinstance(error, WorkerError) and not self._is_retired:  # else it was the run that ended it
+            if (
+                isinstance(error, WorkerError | RankLostError) and not self._is_retired
+            ):  # else it was the run that ended it
                 self._tell(on_event, f"lost, what it had not committed is done again ({error})")
             raise
         if message.outgrown:
@@ -206,4 +210,4 @@ class EngineProcess:
         self.kill()
         if code is None:
             return "stopped answering"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return describe_end(code)

@@ -1,18 +1,19 @@
 """An engine as a worker needs it: loaded, and past its canary."""
 
-import logging
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 from tasks import messages
 from tasks.channel import Channel
 from tasks.engine.base import EngineOptions, ReadableEngine
 from tasks.engine.canary import CANARY_TOKENS, check_engine, fits_twice, reference_options
-from tasks.engine.errors import EngineError, ModelLoadError
+from tasks.engine.errors import EngineError
 from tasks.engine.layers import LayerId
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
+from tasks.engine.tensor_parallel import end_process
+from tasks.remote_errors import to_message
 
 MAX_SEQUENCES = 64
 # Said at once, since nothing moves meanwhile and people think it hangs.
@@ -25,22 +26,19 @@ def start_engine(start: messages.Start, storage_dtype: str, channel: Channel) ->
     Raises:
         EngineError: it cannot be loaded, or computes other states than it must.
     """
+
+    def tell_and_end(error: EngineError) -> NoReturn:
+        try:
+            channel.send(to_message(error))
+        finally:
+            end_process(error)
+
     channel.send(messages.Phase("load model"))
-    engine = _load(_options(start, storage_dtype))
+    engine = load_engine(_options(start, storage_dtype), tell_and_end)
     channel.send(messages.Phase("canary"))
     _check(engine)
     channel.send(messages.Phase(_READY[start.device]))
     return engine
-
-
-def _load(options: EngineOptions) -> ReadableEngine:
-    try:
-        return load_engine(options)
-    except EngineError:
-        raise
-    except Exception as error:  # whatever SGLang met: a second try would meet it again
-        logging.getLogger(__name__).exception("loading failed")
-        raise ModelLoadError(f"{options.model} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _check(engine: ReadableEngine) -> None:

@@ -23,7 +23,7 @@ def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: 
 
     Raises:
         EngineError, StorageError: the work cannot go on, or no device came free.
-        WorkerError: the engine process died; trying again continues.
+        WorkerError, RankLostError: the engine process died; trying again continues.
     """
     while True:
         # Another run may be quicker to take the engine's devices; then there is another engine, or a time to wait.

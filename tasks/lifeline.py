@@ -1,4 +1,4 @@
-"""A child process that never outlives its parent, however the parent dies."""
+"""A child process that never outlives its parent, however the parent dies; how a process ended, in words."""
 
 import ctypes
 import os
@@ -19,6 +19,11 @@ def tie_to_parent(parent_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     watch_parent(parent_pid)
+
+
+def describe_end(exit_code: int) -> str:
+    """Say how a process ended, by the exit code that `subprocess` gives it."""
+    return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
 
 
 def watch_parent(parent_pid: int) -> None:

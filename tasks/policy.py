@@ -7,6 +7,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import get_state_exception
 
+from tasks.engine.errors import RankLostError
 from tasks.errors import WorkerError
 
 # The store is the cache: Prefect's own would key on the run, and a result of gigabytes must never be persisted.
@@ -15,7 +16,7 @@ STORE_IS_THE_CACHE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result"
 
 def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     """Say whether trying again may help: an engine process that died, as opposed to a wrong setting or a full disk."""
-    return isinstance(_exception_of(state), WorkerError)
+    return isinstance(_exception_of(state), WorkerError | RankLostError)
 
 
 def _exception_of(state: State[Any]) -> BaseException | None:

@@ -3,10 +3,10 @@
 FAULTS is a JSON object. Of samples, by their hashes: `nan`, `inf`, `zero`, `short` (a row too few) and `leak` (others'
 rows, in a batch). Of engines, all or the one whose log is named `engine`: `oom_above` tokens in a batch; `canary` (its
 layers are shifted); `grow` by so many bytes a forward; `pause` for ever after so many forwards; `stops`: a list of
-["exit" or "hang", file, n], of which a process does the first whose file is not there yet, after n forwards, and makes
-the file. For a file `go` beside the diary wait the canary that fails and, with `wait`, the other engines in their first
-forward; `oom_above` makes it for a sample alone. What engines do goes to the file `diary`, one JSON list a line: the
-engine, its process id, the time, a word, hashes.
+["exit", "hang" or "lose" (a rank), file, n], of which a process does the first whose file is not there yet, after n
+forwards, and makes the file. For a file `go` beside the diary wait the canary that fails and, with `wait`, the other
+engines in their first forward; `oom_above` makes it for a sample alone. What engines do goes to the file `diary`, one
+JSON list a line: the engine, its process id, the time, a word, hashes.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 import tasks.engine_start
@@ -102,7 +103,12 @@ class FaultyEngine:
             how, file, _ = ahead[0]
             log(how)
             Path(file).write_text(str(os.getpid()))
-            os._exit(3) if how == "exit" else time.sleep(3600)
+            if how == "exit":
+                os._exit(3)
+            if how == "hang":
+                time.sleep(3600)
+            for rank in psutil.Process().children():
+                rank.kill()
 
 
 class ShiftedEngine:
@@ -121,7 +127,7 @@ class ShiftedEngine:
 def main() -> None:
     start = tasks.engine_start
     load, check = start.load_engine, start._check
-    start.load_engine = lambda options: FaultyEngine(load(options))
+    start.load_engine = lambda *arguments: FaultyEngine(load(*arguments))
     start._check = lambda engine: engine.check(check)
     tasks.worker.main()
 

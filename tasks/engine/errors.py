@@ -79,3 +79,9 @@ class ModelLoadError(EngineError):
     """The engine could not load the model: damaged weights, a config it does not take, no room on the device."""
 
     kind = "model_load"
+
+
+class RankLostError(EngineError):
+    """A process that shares an engine's model is gone, and the engine with it; trying again starts another."""
+
+    kind = "rank_lost"

@@ -1,10 +1,12 @@
 """One rank of an engine, in this process. The order of steps matters: SGLang looks at the machine when imported."""
 
+import logging
 import os
 import socket
 
 from tasks.engine import cpu_kernels
 from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.errors import EngineError, ModelLoadError
 from tasks.engine.one_by_one import OneByOneEngine
 from tasks.engine.version import check_version
 
@@ -14,7 +16,18 @@ def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
 
     Raises:
         EngineError: the SGLang version, the model folder or the architecture is not one we can run.
+        ModelLoadError: SGLang could not load the model.
     """
+    try:
+        return _load(options, rank, port)
+    except EngineError:
+        raise
+    except Exception as error:  # whatever SGLang met: a second try would meet it again
+        logging.getLogger(__name__).exception("loading failed")
+        raise ModelLoadError(f"{options.model} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _load(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
     check_version()
     if options.device == "cpu":
         cpu_kernels.install()

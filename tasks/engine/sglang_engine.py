@@ -11,6 +11,7 @@ import json
 import operator
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from sglang.srt.batch_invariant_ops import disable_batch_invariant_mode
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.distributed.communication_op import tensor_model_parallel_all_gather
-from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory
+from sglang.srt.distributed.parallel_state import cleanup_dist_env_and_memory, get_tp_group
 from sglang.srt.layers.moe import initialize_moe_config
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
@@ -218,6 +219,17 @@ class SGLangEngine:
             batch.input_ids = batch.prefill_input_ids_cpu.to(batch.device, non_blocking=True)
             batch.prefill_input_ids_cpu = None
         return batch
+
+
+def meet_ranks(seconds: float) -> None:
+    """Wait until all ranks of the engine in this process are here, none of them in a collective operation.
+
+    Raises:
+        RuntimeError: some did not come within `seconds`.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    torch.distributed.monitored_barrier(get_tp_group().cpu_group, timedelta(seconds=seconds))
 
 
 def _leave_process_groups() -> None:

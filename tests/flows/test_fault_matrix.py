@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from jobs import chat, write_lines
 
@@ -126,11 +127,10 @@ def tell(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
             model=tiny_model("llama"),
             data=write_lines(folder / "chats.jsonl", ROWS),
             store=folder / "store",
-            devices="cpu,cpu",
             max_batch_tokens=300,
             unit_tokens=300,
             compact=False,
-            **{"recheck_fraction": 0.0} | changes,
+            **{"devices": "cpu,cpu", "recheck_fraction": 0.0} | changes,
         )
         with faulty_workers(faults):
             run(settings, story)
@@ -245,6 +245,24 @@ class TestALostEngine:
         start = losses.words(FAULTY, "start")[number + 1]
         assert start.pid != stopped.pid
         print(f"{fault}: found after {found - stopped.time:.1f} s, loaded again {start.time - found:.1f} s later")
+
+
+def test_an_engine_whose_ranks_lose_one_is_started_again_whole(
+    tell: Callable[..., Story], hashes: list[str], tmp_path: Path
+) -> None:
+    """Each engine has two ranks; the faulty one kills its second between two forwards."""
+    story = tell(
+        {"stops": [["lose", str(tmp_path / "lost"), 2]], "wait": True}, go_after="starts again", devices="cpu,cpu:tp2"
+    )
+    report = check(story, set(hashes))
+    assert report.status == "completed"
+    assert [engine.restarts for engine in report.engines] == [0, 1]
+    [stopped], [_, start] = story.words(FAULTY, "lose"), story.words(FAULTY, "start")
+    found = story.noted("rank 1 of 2 was killed by SIGKILL, and the engine with it")
+    print(f"a lost rank: found after {found - stopped.time:.1f} s, loaded again {start.time - found:.1f} s later")
+    firsts = {str(entry.pid) for entry in story.diary}
+    commands = [process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if "tasks.engine.tensor_parallel" in command and command[-1] in firsts]
 
 
 def test_an_engine_that_leaks_memory_is_replaced_between_two_units(

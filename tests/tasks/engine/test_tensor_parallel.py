@@ -15,6 +15,7 @@ import torch
 
 from tasks.engine.base import EngineOptions
 from tasks.engine.canary import check_engine, reference_options, relative_error
+from tasks.engine.errors import EngineStateError
 from tasks.engine.loading import load_engine
 from tasks.engine.models import read_model
 from tasks.engine.reference_engine import ReferenceEngine
@@ -40,6 +41,8 @@ def test_two_ranks_compute_every_layer_as_one_does(tiny_model: Callable[[str], P
         engine = load_engine(replace(options, tp_size=tp_size))
         try:
             check_engine(engine, info, ReferenceEngine(reference_options(engine, info)))
+            with pytest.raises(EngineStateError, match="over the engine's 512 tokens"):
+                engine.forward([random_ids(513)])  # which no rank takes amiss
             return engine.forward(sequences)
         finally:
             engine.close()
@@ -67,7 +70,82 @@ def test_a_rank_that_dies_ends_the_first_rather_than_letting_it_wait(tiny_model:
         rank.kill()
         _, said = first.communicate(timeout=300)
     assert first.returncode == 1
-    assert b"rank 1 ended with exit code -9; this one ends too" in said
+    assert b"rank 1 of 2 was killed by SIGKILL, and the engine with it" in said
+
+
+FORWARDS = """
+import pathlib, sys, numpy, tasks.engine.loading as loading, tasks.engine.base as base
+model, device, dtype, tp_size = sys.argv[1:]
+options = base.EngineOptions(pathlib.Path(model), (0, "final"), dtype, dtype, device, 512, tp_size=int(tp_size))
+engine = loading.load_engine(options)
+while True:
+    engine.forward([numpy.arange(5, 505, dtype=numpy.int32)]).cpu()
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "tp_size"),
+    [("cpu", "float32", 4), pytest.param("cuda", "bfloat16", 2, marks=pytest.mark.gpu)],
+)
+def test_a_rank_lost_while_the_first_waits_for_it_ends_all(
+    tiny_model: Callable[[str], Path], device: str, dtype: str, tp_size: int
+) -> None:
+    """Its process is stopped first, so that the first rank hangs in a collective operation when it is killed."""
+    if device == "cuda" and torch.cuda.device_count() < tp_size:
+        pytest.skip(f"needs {tp_size} GPUs, there is {torch.cuda.device_count()}")
+    command = [sys.executable, "-c", FORWARDS, str(tiny_model("llama")), device, dtype, str(tp_size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"done\n"
+        lost, *others = psutil.Process(first.pid).children()
+        lost.suspend()
+        time.sleep(3)
+        assert first.poll() is None
+        killed = time.monotonic()
+        lost.kill()
+        first.wait(300)
+        print(f"{device}, {tp_size} ranks: ended {time.monotonic() - killed:.2f} s after one was lost")
+        _, said = first.communicate()
+    assert first.returncode == 1
+    assert f"rank 1 of {tp_size} was killed by SIGKILL, and the engine with it".encode() in said
+    psutil.wait_procs([lost, *others], timeout=60)
+    assert not [rank for rank in (lost, *others) if rank.is_running()]
+
+
+OUT_OF_MEMORY = """
+import pathlib, sys, numpy, torch
+from tasks.engine import base, errors, loading, tensor_parallel
+options = base.EngineOptions(pathlib.Path(sys.argv[1]), (4, "final"), "float32", "float32", "cpu", 512, tp_size=2)
+engine = loading.load_engine(options)
+sequences = [numpy.arange(5, 105, dtype=numpy.int32)]
+states, forward = engine.forward(sequences), engine._engine.forward
+
+def run_out_of_memory(sequences, after):
+    if after:
+        forward(sequences)
+    raise errors.EngineOutOfMemoryError("no room, says the test")
+
+for after in (True, False):
+    engine._engine.forward = lambda sequences: run_out_of_memory(sequences, after)
+    tensor_parallel._MEET_SECONDS = 3
+    try:
+        engine.forward(sequences)
+    except errors.EngineOutOfMemoryError:
+        engine._engine.forward = forward
+        print("went on", torch.equal(engine.forward(sequences), states), flush=True)
+"""
+
+
+def test_ranks_that_ran_out_of_memory_go_on_if_they_left_the_forward_at_one_place(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    """The first rank says that it has no room when all have computed, then before, while the other one computes."""
+    command = [sys.executable, "-c", OUT_OF_MEMORY, str(tiny_model("llama"))]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout == "went on True\n"
+    assert ran.returncode == 1
+    assert "one of 2 ranks ran out of memory where others did not, and the engine ended with it" in ran.stderr
 
 
 @pytest.mark.gpu
