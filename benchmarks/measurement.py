@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from children import Job
 from comparison import compare, measure_errors, summarize
+from inputs import Ids, make_inputs
 from models import QUANTIZED, ensure_model, is_dense
 from references import load_reference
 from repeats import LENGTHS as PROBE_LENGTHS
-from repeats import Ids, differ, draw, repeat
+from repeats import differ, repeat
 from variants import VARIANTS, Device, Variant
 
 from tasks.engine.base import EngineOptions
@@ -47,14 +48,14 @@ class Measurement:
         self._folder, self._twin = ensure_model(job.model)
         self._info = read_model(self._folder)
         self._layers = (*range(self._info.num_layers + 1), "final")
-        self._probe = draw(SMALL_LENGTHS if job.small else PROBE_LENGTHS, self._info.vocab_size, seed=1)
+        self._probe = self._inputs(SMALL_LENGTHS if job.small else PROBE_LENGTHS, seed=1)
         self._references: dict[tuple[Device, str, str], torch.Tensor] = {}
 
     def measure(self, variant: Variant) -> dict[str, Any]:
         """Compare the engine with transformers in float32, beside transformers in a lower precision."""
         began = time.monotonic()
         lengths = self._lengths(variant.device)
-        sequences = draw(lengths, self._info.vocab_size, seed=0)
+        sequences = self._inputs(lengths, seed=0)
         truth = self._reference(variant, "float32", sequences)
         theirs = measure_errors(self._reference(variant, self._lower_dtype(variant), sequences), truth)
         states, repeats = self._run(variant, sequences)
@@ -135,6 +136,9 @@ class Measurement:
             deterministic=variant.deterministic,
             quantization="fp8" if variant.weights == "online" else None,
         )
+
+    def _inputs(self, lengths: Sequence[int], seed: int) -> list[Ids]:
+        return make_inputs(self._job.model, self._folder, self._info.vocab_size, lengths, seed)
 
     def _lengths(self, device: Device) -> tuple[int, ...]:
         return SMALL_LENGTHS if self._job.small else LENGTHS[device]

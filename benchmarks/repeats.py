@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from inputs import Ids
 
 from tasks.engine.base import Engine
 from tasks.engine.canary import relative_error
 
-Ids = npt.NDArray[np.int32]
 # Shorter and longer than an attention block, and one length twice.
 LENGTHS = (5, 300, 64, 300, 1)
-
-
-def draw(lengths: Sequence[int], vocab_size: int, seed: int) -> list[Ids]:
-    """Draw random token ids, the same for the same arguments: input_ids: int32[n] for n in `lengths`."""
-    random = np.random.default_rng(seed)
-    return [random.integers(5, vocab_size, length).astype(np.int32) for length in lengths]
 
 
 def repeat(engine: Engine, sequences: Sequence[Ids]) -> tuple[torch.Tensor, dict[str, Any]]:
