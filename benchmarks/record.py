@@ -20,7 +20,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("torch", "triton", "sglang", "transformers", "compressed-tensors", "zarr", "numcodecs", "numpy", "prefect")
 # A list of plain values, of which hundreds of lines would be made.
 _LIST = re.compile(r"\[\n[^][{}]*\]")
-# The commit where there is no git: a copy of the tree on another machine.
+# The commit of a copy of the tree on another machine, whose git may know an older one.
 COMMIT_VARIABLE = "BENCHMARK_COMMIT"
 
 
@@ -62,11 +62,13 @@ def describe_run() -> dict[str, Any]:
 
 
 def find_commit() -> str | None:
-    """Return the commit of the tree, with `+` where tracked files differ from it; from BENCHMARK_COMMIT without git."""
+    """Return the commit of the tree, with `+` where tracked files differ from it; BENCHMARK_COMMIT instead if set."""
+    if COMMIT_VARIABLE in os.environ:
+        return os.environ[COMMIT_VARIABLE]
     try:
         head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get(COMMIT_VARIABLE)
+        return None
     return head + ("+" if _besides_results(changes) else "")
 
 

@@ -53,7 +53,6 @@ _ALL = (
     Variant("gpu-bf16-deterministic", "cuda", "bfloat16", deterministic=True, like="gpu-bf16"),
     Variant("gpu-bf16-tp2-deterministic", "cuda", "bfloat16", 2, deterministic=True, like="gpu-bf16-deterministic"),
     Variant("gpu-fp16", "cuda", "float16"),
-    Variant("gpu-fp32", "cuda", "float32"),
     Variant("gpu-fp8-online", "cuda", "bfloat16", weights="online"),
     Variant("gpu-fp8", "cuda", "", weights="fp8"),
     Variant("gpu-w4a16", "cuda", "", weights="w4a16"),

@@ -131,9 +131,8 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     model = read_model(find_model(settings.model))
     groups = parse_devices(settings.devices)
     get_architecture(model.architecture)
-    precision = choose_precision(
-        model, groups[0].kind, settings.dtype, settings.quantization, deterministic=settings.deterministic
-    )
+    split = groups[0].tp_size // groups[0].ep_size
+    precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization, split)
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
     max_length = min(settings.max_length or model.context_length, model.context_length)

@@ -19,8 +19,13 @@ Tensors = dict[str, torch.Tensor]
 
 # No tokenizer is needed, and most of a tiny model is its vocabulary. Four blocks, the first of DeepSeek's dense.
 CHANGES: dict[str, Any] = {"vocab_size": 1024, "num_hidden_layers": 4}
-# SGLang joins q_a_proj and kv_a_proj at a row that must begin a block of 128.
-RANKS = {"deepseek-v3": {"q_lora_rank": 128, "kv_lora_rank": 128}}
+SHAPES = {
+    # SGLang joins q_a_proj and kv_a_proj at a row that must begin a block of 128.
+    "deepseek-v3-fp8-block": {"q_lora_rank": 128, "kv_lora_rank": 128},
+    # Experts as narrow as a group of scales are refused (`widest_split` in tasks/engine/quantizations.py).
+    "qwen3-moe-gptq": {"moe_intermediate_size": 256},
+    "qwen3-moe-awq": {"moe_intermediate_size": 256},
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ SCHEMES = {
 QUANTIZED_MODELS: dict[str, tuple[str, str]] = {
     f"{base}-{scheme}": (base, scheme)
     for scheme, bases in {
-        "fp8-block": ("llama", "qwen3-moe", "deepseek-v3"),
+        "fp8-block": ("llama", "qwen3", "qwen3-moe", "deepseek-v3"),
         "fp8-channel": ("llama", "qwen3-moe"),
         "fp8-tensor": ("llama",),
         "packed": ("llama", "qwen3-moe"),
@@ -54,6 +59,8 @@ QUANTIZED_MODELS: dict[str, tuple[str, str]] = {
     }.items()
     for base in bases
 }
+# SGLang's Llama looks for their scales under another name, and goes on without them.
+REFUSED = ("llama-fp8-block",)
 LINEAR = re.compile(r"(?P<module>.*\.(q|k|v|o|q_a|q_b|kv_b|gate|up|down)_proj|.*\.kv_a_proj_with_mqa)\.weight")
 NOT_EXPERTS = re.compile(r".*(self_attn|shared_experts|mlp\.(gate|up|down)_proj).*")
 
@@ -68,7 +75,7 @@ def make_quantized_model(name: str, cache_dir: Path, folder: Path) -> tuple[Path
     """
     base, scheme_name = QUANTIZED_MODELS[name]
     scheme = SCHEMES[scheme_name]
-    original = ensure_tiny_model(base, cache_dir, **CHANGES, **RANKS.get(base, {}))
+    original = ensure_tiny_model(base, cache_dir, **CHANGES, **SHAPES.get(name, {}))
     (folder / "original").symlink_to(original)
     dtype = getattr(torch, scheme.dtype)
     tensors = {key: tensor.to(dtype) for key, tensor in load_file(original / "model.safetensors").items()}

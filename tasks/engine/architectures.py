@@ -28,6 +28,7 @@ class Architecture:
         longest: config field with the most tokens of a sequence that SGLang computes right, and its value where the
             config leaves it out; None where that is the context length.
         first_position: what SGLang counts positions from, so that transformers must be told to count so, too.
+        gpu_dtypes: dtypes that its kernels on a GPU take, the one to choose first.
         on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels, or compute
             otherwise than on a GPU.
     """
@@ -39,6 +40,7 @@ class Architecture:
     loaded_as: str = ""
     longest: tuple[str, int] | None = None
     first_position: int = 0
+    gpu_dtypes: tuple[str, ...] = ("bfloat16", "float16")  # no norm of SGLang's takes float32 there
     on_cpu: tuple[str, ...] = ()
 
 
@@ -66,7 +68,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "DeepseekV2ForCausalLM": _DEEPSEEK,
     "DeepseekV3ForCausalLM": _DEEPSEEK,  # R1 and Kimi-K2 too
     "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
-    "GptOssForCausalLM": Architecture(on_cpu=("attend_with_sinks",)),
+    "GptOssForCausalLM": Architecture(gpu_dtypes=("bfloat16",), on_cpu=("attend_with_sinks",)),
     "Gemma3ForCausalLM": _GEMMA3,
     # The wrapper counts from 1, as transformers did when SGLang took it over
     # (github.com/huggingface/transformers/issues/36856).

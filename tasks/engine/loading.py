@@ -18,13 +18,9 @@ def load_engine(options: EngineOptions, on_lost: OnLost = end_process) -> Readab
         EngineError: the SGLang version, the model folder, the architecture or the precision is not one we can run.
         ModelLoadError: SGLang could not load the model.
     """
-    choose_precision(
-        read_model(options.model),
-        options.device,
-        options.compute_dtype,
-        options.quantization or AUTO,
-        deterministic=options.deterministic,
-    )
+    split = options.tp_size // options.ep_size
+    model = read_model(options.model)
+    choose_precision(model, options.device, options.compute_dtype, options.quantization or AUTO, split)
     if options.tp_size > 1:
         return TensorParallelEngine(options, on_lost)
     return load_rank(options, 0, find_free_port())

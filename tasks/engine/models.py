@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.errors import ModelNotFoundError, NotAModelError
-from tasks.engine.quantizations import compute_dtypes, describe_quantization, rounds_inputs
+from tasks.engine.quantizations import compute_dtypes, describe_quantization, rounds_inputs, widest_split
 
 NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
 # Where checkpoints by NVIDIA's ModelOpt say how they are quantized, beside a config.json that says nothing of it.
@@ -31,6 +31,7 @@ class ModelInfo:
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
         compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
         rounds_inputs: what enters a linear layer is rounded too, to FP8 or the like.
+        widest_split: ranks at most among which SGLang may cut an expert of a quantized model; None: any number.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class ModelInfo:
     quantization: str | None
     compute_dtypes: tuple[str, ...]
     rounds_inputs: bool
+    widest_split: int | None = None
 
 
 def read_model(path: Path) -> ModelInfo:
@@ -115,6 +117,7 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             quantization=None if quantization is None else describe_quantization(quantization),
             compute_dtypes=compute_dtypes(quantization),
             rounds_inputs=rounds_inputs(quantization),
+            widest_split=widest_split(quantization, text.get("moe_intermediate_size")),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise NotAModelError(

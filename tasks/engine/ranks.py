@@ -32,6 +32,8 @@ def _load(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
     if options.device == "cpu":
         cpu_kernels.install()
         _let_ranks_meet_on_cpu(options.tp_size)
+    # What linear attention keeps of its convolution; its kernels want it in the dtype of what they are given.
+    os.environ["SGLANG_MAMBA_CONV_DTYPE"] = options.compute_dtype
     from tasks.engine.sglang_engine import SGLangEngine  # noqa: PLC0415 - imports SGLang, so only after the above
 
     engine = SGLangEngine(options, rank, port)

@@ -320,8 +320,13 @@ def _checked_loading(options: EngineOptions, architecture: Architecture) -> Iter
 
     def load_checked(model: Any, weights: Iterable[tuple[str, torch.Tensor]], target_device: torch.device) -> None:
         causal_lm, read = _find_causal_lm(model, architecture), model.load_weights
-        is_whole = options.tp_size == 1 and getattr(model, "quant_config", None) is None
-        check = WeightCheck(causal_lm, causal_lm.model.layers, is_whole=is_whole)
+        is_quantized = getattr(model, "quant_config", None) is not None
+        check = WeightCheck(
+            causal_lm,
+            causal_lm.model.layers,
+            is_whole=options.tp_size == 1 and not is_quantized,
+            has_scales=is_quantized and options.quantization is None,
+        )
         check.poison()
 
         def read_checked(weights: Iterable[tuple[str, torch.Tensor]]) -> None:

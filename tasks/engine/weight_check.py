@@ -2,7 +2,8 @@
 
 Parameters are filled with NaN before the weights are read; what is NaN afterwards was not filled. And where nothing is
 quantized or shared out among ranks, a block must hold as many numbers as the checkpoint gives for it: the rest is
-skipped. Of quantized layers only FP8 weights are checked: others are padded, or start at a default that may stay.
+skipped. Of quantized layers FP8 weights are checked, and that each has scales; others are padded, or start at a default
+that may stay.
 """
 
 import re
@@ -20,6 +21,8 @@ _FP8_NAN = 0x7F  # in both
 _SLICE_ELEMENTS = 1 << 26
 # The index of a block in a weight's name; not of blocks of another part of the model.
 _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+# Of a quantized layer, or of the experts of one: what a checkpoint always has, unlike scales of its inputs.
+_SCALES = re.compile(r"(?:^|_)(?:weight_scale|weight_scale_inv|scales)$")
 _ELSEWHERE = re.compile(r"vision|visual|audio|projector|\bmtp\b|rotary_emb")
 _NAMED = 3
 
@@ -31,10 +34,15 @@ class WeightCheck:
         body: the part whose parameters must all be filled: the language model with its head.
         blocks: its decoder blocks.
         is_whole: nothing is quantized, and this process holds the whole model.
+        has_scales: the checkpoint is quantized, and so must have the scales of its quantized layers.
     """
 
-    def __init__(self, body: torch.nn.Module, blocks: Sequence[torch.nn.Module], *, is_whole: bool) -> None:
+    def __init__(
+        self, body: torch.nn.Module, blocks: Sequence[torch.nn.Module], *, is_whole: bool, has_scales: bool = False
+    ) -> None:
         self._parameters = dict(_checked_parameters(body))
+        self._scales = dict(_scales(body)) if has_scales else {}
+        self._defaults: dict[str, torch.Tensor] = {}
         self._blocks = blocks if is_whole else ()
         self._given: Counter[int] = Counter()
 
@@ -45,6 +53,9 @@ class WeightCheck:
                 parameter.data.view(torch.uint8).fill_(_FP8_NAN)
             else:
                 parameter.data.fill_(torch.nan)
+        for name, parameter in self._scales.items():
+            self._defaults[name] = parameter.data.flatten()[:1].clone()
+            parameter.data.fill_(torch.nan)
 
     def watch(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Hand weights through and count them."""
@@ -61,16 +72,20 @@ class WeightCheck:
         """
         self._check_filled()
         self._check_none_skipped()
+        for name, parameter in self._scales.items():  # a part may be left: of layers that the checkpoint has joined
+            parameter.data.copy_(torch.where(parameter.data.isnan(), self._defaults[name], parameter.data))
 
     def _check_filled(self) -> None:
         unfilled = [name for name, parameter in self._parameters.items() if _has_nan(parameter.data)]
-        if unfilled:
-            more = f" and {len(unfilled) - _NAMED} more" if len(unfilled) > _NAMED else ""
-            raise ModelLoadError(
-                f"{len(unfilled)} of {len(self._parameters)} parameters were not filled by the checkpoint, or have NaN "
-                f"there: {', '.join(unfilled[:_NAMED])}{more}; the checkpoint is not complete, or names weights "
-                "otherwise than SGLang does"
-            )
+        unfilled += [name for name, parameter in self._scales.items() if bool(parameter.data.isnan().all())]
+        if not unfilled:
+            return
+        more = f" and {len(unfilled) - _NAMED} more" if len(unfilled) > _NAMED else ""
+        raise ModelLoadError(
+            f"{len(unfilled)} of {len(self._parameters) + len(self._scales)} parameters were not filled by the "
+            f"checkpoint, or have NaN there: {', '.join(unfilled[:_NAMED])}{more}; the checkpoint is not complete, or "
+            "names weights otherwise than SGLang does"
+        )
 
     def _check_none_skipped(self) -> None:
         for index, block in enumerate(self._blocks):
@@ -84,11 +99,21 @@ class WeightCheck:
 
 def _checked_parameters(body: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     for path, module in body.named_modules():
-        method = getattr(module, "quant_method", None)
-        is_plain = method is None or type(method).__name__.startswith("Unquantized")
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.dtype in (_FLOATS | _FP8 if is_plain else _FP8) and not parameter.is_meta:
+            if parameter.dtype in (_FP8 if _is_quantized(module) else _FLOATS | _FP8) and not parameter.is_meta:
                 yield f"{path}.{name}".removeprefix("."), parameter
+
+
+def _scales(body: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    for path, module in body.named_modules():
+        for name, parameter in module.named_parameters(recurse=False) if _is_quantized(module) else ():
+            if _SCALES.search(name) and parameter.dtype in _FLOATS and parameter.numel():
+                yield f"{path}.{name}".removeprefix("."), parameter
+
+
+def _is_quantized(module: torch.nn.Module) -> bool:
+    method = getattr(module, "quant_method", None)
+    return method is not None and not type(method).__name__.startswith("Unquantized")
 
 
 def _has_nan(values: torch.Tensor) -> bool:

@@ -59,10 +59,11 @@ def test_the_text_around_the_tables_is_kept(tmp_path):
 
 def test_the_names_of_quantized_models_are_those_that_can_be_made():
     import models
-    from quantized_models import QUANTIZED_MODELS
+    from quantized_models import QUANTIZED_MODELS, REFUSED
 
-    assert list(models.QUANTIZED) == list(QUANTIZED_MODELS)
-    assert [models.scheme_of(name) for name in models.QUANTIZED] == [scheme for _, scheme in QUANTIZED_MODELS.values()]
+    right = {name: scheme for name, (_, scheme) in QUANTIZED_MODELS.items() if name not in REFUSED}
+    assert list(models.QUANTIZED) == list(right)
+    assert [models.scheme_of(name) for name in models.QUANTIZED] == list(right.values())
 
 
 def write_figures(folder: Path, machine: str, date: str, ratio: float) -> None:

@@ -63,11 +63,17 @@ def test_results_of_another_benchmark_are_not_read(tmp_path):
     assert [document["benchmark"] for document in read_results("read", tmp_path)] == ["read"]
 
 
-def test_the_commit_comes_from_the_environment_where_there_is_no_git(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+def test_the_commit_of_a_copy_on_another_machine_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv(COMMIT_VARIABLE, "abc123")
 
     assert find_commit() == "abc123"
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+
+    assert find_commit() is None
 
 
 def test_the_median_comes_with_its_extremes():

@@ -168,7 +168,7 @@ def test_deterministic_is_the_same_bits_in_any_batch(
     assert not is_batch_invariant_mode_enabled()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_real_model_passes_the_canary(smollm2: Path, dtype: str) -> None:
     """Trained weights: states of 24,000, and neighbouring layers that differ by little."""
     info = read_model(smollm2)

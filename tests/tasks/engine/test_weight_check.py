@@ -85,6 +85,33 @@ def test_a_class_of_sglang_that_skips_weights_is_noticed(
         load_engine(options(tiny_model("llama4-text")))
 
 
+def quantized_layer(scales: int) -> torch.nn.Module:
+    layer = torch.nn.Module()
+    layer.quant_method = object()
+    layer.weight_scale_inv = torch.nn.Parameter(torch.full((scales,), -1.0), requires_grad=False)
+    layer.input_scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    return layer
+
+
+def test_scales_that_sglang_left_out_are_noticed() -> None:
+    """As SGLang 0.5.17 leaves them out of a Llama in FP8 by blocks: it looks for them under another name."""
+    layer = quantized_layer(scales=3)
+    check = WeightCheck(layer, [layer], is_whole=False, has_scales=True)
+    check.poison()
+    with pytest.raises(ModelLoadError, match=r"1 of 1 parameters were not filled.*: weight_scale_inv;"):
+        check.check()
+
+
+def test_scales_of_joined_layers_keep_their_default_where_the_checkpoint_has_joined_them_too() -> None:
+    layer = quantized_layer(scales=3)
+    check = WeightCheck(layer, [layer], is_whole=False, has_scales=True)
+    check.poison()
+    layer.weight_scale_inv.data[0] = 2
+    check.check()
+    assert layer.weight_scale_inv.tolist() == [2, -1, -1]
+    assert layer.input_scale == 1
+
+
 def test_of_a_quantized_layer_the_weights_in_fp8_are_checked_and_the_rest_is_left() -> None:
     """Scales may stay at their defaults, and packed weights may have a padding of zeros."""
     layer = torch.nn.Module()
