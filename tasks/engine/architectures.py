@@ -29,6 +29,7 @@ class Architecture:
             config leaves it out; None where that is the context length.
         first_position: what SGLang counts positions from, so that transformers must be told to count so, too.
         gpu_dtypes: dtypes that its kernels on a GPU take, the one to choose first.
+        pads_on_cpu: ranks on a CPU may share it unevenly: SGLang pads heads and widths there (`cpu:tp3` tried on each).
         on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels, or compute
             otherwise than on a GPU.
     """
@@ -41,6 +42,7 @@ class Architecture:
     longest: tuple[str, int] | None = None
     first_position: int = 0
     gpu_dtypes: tuple[str, ...] = ("bfloat16", "float16")  # no norm of SGLang's takes float32 there
+    pads_on_cpu: bool = True
     on_cpu: tuple[str, ...] = ()
 
 
@@ -59,22 +61,22 @@ ARCHITECTURES: dict[str, Architecture] = {
     "MistralForCausalLM": _LLAMA,
     "Phi3ForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": Architecture(setter=EAGLE3),
-    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3, on_cpu=("gate_shared_expert",)),
+    "Qwen2MoeForCausalLM": Architecture(setter=EAGLE3, pads_on_cpu=False, on_cpu=("gate_shared_expert",)),
     "Qwen3ForCausalLM": Architecture(),
     "Qwen3MoeForCausalLM": Architecture(),
     "Qwen3NextForCausalLM": Architecture(
-        unit_offset=True, on_cpu=("gate_shared_expert", "norm_and_gate_linear_attention")
+        unit_offset=True, pads_on_cpu=False, on_cpu=("gate_shared_expert", "norm_and_gate_linear_attention")
     ),
     "DeepseekV2ForCausalLM": _DEEPSEEK,
     "DeepseekV3ForCausalLM": _DEEPSEEK,  # R1 and Kimi-K2 too
-    "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model"),
+    "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model", pads_on_cpu=False),
     "GptOssForCausalLM": Architecture(gpu_dtypes=("bfloat16",), on_cpu=("attend_with_sinks",)),
     "Gemma3ForCausalLM": _GEMMA3,
     # The wrapper counts from 1, as transformers did when SGLang took it over
     # (github.com/huggingface/transformers/issues/36856).
-    "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model", first_position=1),
+    "Gemma3ForConditionalGeneration": replace(_GEMMA3, causal_lm="language_model", first_position=1, pads_on_cpu=False),
     "Glm4MoeForCausalLM": Architecture(setter=EAGLE3),
-    "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3, on_cpu=("norm_queries_and_keys",)),
+    "MiniMaxM2ForCausalLM": Architecture(setter=EAGLE3, pads_on_cpu=False, on_cpu=("norm_queries_and_keys",)),
     "Llama4ForConditionalGeneration": _LLAMA4,
     # SGLang's class of that name skips the experts' weights and does not reorder queries and keys for its rotary
     # embedding; the wrapper's class does both, and takes a checkpoint and a config of the text alone.

@@ -1,6 +1,7 @@
 """Load an engine, over one device or several."""
 
 from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.head_counts import check_ranks
 from tasks.engine.models import read_model
 from tasks.engine.precision import AUTO, choose_precision
 from tasks.engine.ranks import find_free_port, load_rank
@@ -15,11 +16,13 @@ def load_engine(options: EngineOptions, on_lost: OnLost = end_process) -> Readab
         on_lost: called by a thread when one of the other processes is gone; must end this one.
 
     Raises:
-        EngineError: the SGLang version, the model folder, the architecture or the precision is not one we can run.
+        EngineError: the SGLang version, the model folder, the architecture, the precision or the number of ranks is not
+            one we can run.
         ModelLoadError: SGLang could not load the model.
     """
     split = options.tp_size // options.ep_size
     model = read_model(options.model)
+    check_ranks(model, options.device, options.tp_size)
     choose_precision(model, options.device, options.compute_dtype, options.quantization or AUTO, split)
     if options.tp_size > 1:
         return TensorParallelEngine(options, on_lost)

@@ -26,6 +26,8 @@ class ModelInfo:
         num_layers: number of decoder blocks.
         hidden_size: width of a hidden state.
         vocab_size: rows of the embedding.
+        num_heads: attention heads of a block; None where config.json leaves it to transformers.
+        num_key_heads: those of them that have keys and values of their own; None as `num_heads`.
         context_length: most tokens of a sequence: `max_position_embeddings`, or less where SGLang is right for less.
         dtype: the checkpoint's own dtype.
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
@@ -39,6 +41,8 @@ class ModelInfo:
     num_layers: int
     hidden_size: int
     vocab_size: int
+    num_heads: int | None
+    num_key_heads: int | None
     context_length: int
     dtype: str
     quantization: str | None
@@ -112,6 +116,8 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             num_layers=int(text["num_hidden_layers"]),
             hidden_size=int(text["hidden_size"]),
             vocab_size=int(text["vocab_size"]),
+            num_heads=_count(text, "num_attention_heads"),
+            num_key_heads=_count(text, "num_key_value_heads", "num_attention_heads"),
             context_length=_context_length(str(config["architectures"][0]), text),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
             quantization=None if quantization is None else describe_quantization(quantization),
@@ -124,6 +130,11 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             f"{path / 'config.json'} does not describe a causal language model: {type(error).__name__} {error}; "
             "architectures, num_hidden_layers, hidden_size, vocab_size and max_position_embeddings are needed"
         ) from None
+
+
+def _count(text: dict[str, Any], *fields: str) -> int | None:
+    """Return the first of `fields` that a config has."""
+    return next((int(text[field]) for field in fields if text.get(field) is not None), None)
 
 
 def _context_length(architecture: str, text: dict[str, Any]) -> int:

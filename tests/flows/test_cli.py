@@ -96,6 +96,10 @@ BAD: dict[str, tuple[Spoil, list[str]]] = {
     "a layer twice": (flags(layers="4,L//2"), ["'4' and 'L//2' are both layer 4"]),
     "an unknown layer": (flags(layers="last"), ["layer 'last' is not"]),
     "an unknown device": (flags(devices="tpu"), ["'tpu'", "auto, all, cpu"]),
+    "more ranks than heads can be dealt out to": (
+        both(flags(devices="cpu:tp3"), config(architectures=["MiniMaxM2ForCausalLM"])),
+        ["3 ranks cannot share 8 attention heads, 4 of them with", "choose :tp2, :tp4, :tp8 or"],
+    ),
     "a GPU where there is none": (both(flags(devices="0"), env(CUDA_VISIBLE_DEVICES="")), ["no GPU", "cpu"]),
     "a value out of bounds": (flags(unit_tokens="0"), ["unit_tokens = '0' (flag)"]),
     "an unknown choice": (flags(dtype="fp8"), ["dtype = 'fp8' (flag)", "float32"]),

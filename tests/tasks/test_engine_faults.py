@@ -35,7 +35,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: EngineJob) -> C
     def start(devices: str = "cpu", **faults: Any) -> EngineProcess:
         monkeypatch.setattr(EngineProcess, "MODULE", "faulty_worker")
         monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}:{Path(__file__).parents[2]}")
-        monkeypatch.setenv("FAULTS", json.dumps(faults))
+        monkeypatch.setenv("FAULTS", json.dumps({"diary": str(tmp_path / "diary")} | faults))
         [group] = parse_devices(devices)
         return EngineProcess(replace(job.start, tp_size=group.tp_size), group, tmp_path / "engine.log")
 
