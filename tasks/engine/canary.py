@@ -21,6 +21,10 @@ from tasks.engine.models import ModelInfo, weight_files
 LENGTHS = (1, 7, 33, 70)
 # Each prefix of a sequence of this many tokens is asked for the engine's own next token.
 READ_OUT_TOKENS = 16
+# In a mixture of experts a rounding sends single tokens to another expert, and Marlin's kernels for experts round
+# otherwise each time (1 of 16 seen in a random one, on an H200); a state that is not the LM head's is wrong nearly
+# everywhere.
+TURNED_OVER = READ_OUT_TOKENS // 4
 # Room that the canary needs in one batch.
 CANARY_TOKENS = max(sum(LENGTHS), READ_OUT_TOKENS * (READ_OUT_TOKENS + 1) // 2)
 # Largest relative error of a right state. fp32 packed against alone: 8e-7 seen, against transformers 1.4e-6 (MLA).
@@ -59,7 +63,7 @@ def check_engine(engine: ReadableEngine, model: ModelInfo, reference: Engine | N
     if reference is not None:
         _check_reference(engine, sequences[-1], packed[-1], reference)
     if "final" in engine.options.layers:
-        _check_read_out(engine, sequences[-1][:READ_OUT_TOKENS])
+        _check_read_out(engine, sequences[-1][:READ_OUT_TOKENS], TURNED_OVER if model.has_experts else 0)
 
 
 def fits_twice(model: ModelInfo) -> bool:
@@ -148,8 +152,8 @@ def _check_reference(engine: Engine, ids: npt.NDArray[np.int32], states: torch.T
         )
 
 
-def _check_read_out(engine: ReadableEngine, ids: npt.NDArray[np.int32]) -> None:
-    """Compare, at every position, what the LM head reads from `final` with the engine's own next token."""
+def _check_read_out(engine: ReadableEngine, ids: npt.NDArray[np.int32], allowed: int) -> None:
+    """Compare, at every position but `allowed` ones, what the LM head reads from `final` with the engine's own token."""
     own = engine.next_tokens([ids[: end + 1] for end in range(len(ids))])
     final = engine.forward([ids])[:, engine.options.layers.index("final")]
     logits = engine.read_out(final)
@@ -157,7 +161,7 @@ def _check_read_out(engine: ReadableEngine, ids: npt.NDArray[np.int32]) -> None:
     # Rounding may swap two tokens that are nearly even; another token than these is another state.
     slack = _limit(engine.options) * logits.std(-1) + 2e-2 * best.abs()
     wrong = torch.nonzero(best - chosen > slack)
-    if len(wrong):
+    if len(wrong) > allowed:
         position = int(wrong[0])
         raise CanaryError(
             f"canary: at {len(wrong)} of {len(ids)} positions, first at {position}, the LM head reads token "

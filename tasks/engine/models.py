@@ -13,6 +13,8 @@ NEEDED = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embedd
 # Where checkpoints by NVIDIA's ModelOpt say how they are quantized, beside a config.json that says nothing of it.
 MODELOPT_CONFIG = "hf_quant_config.json"
 SHARD_INDEX = "model.safetensors.index.json"
+# Fields of config.json with the number of experts.
+EXPERT_COUNTS = ("num_experts", "n_routed_experts", "num_local_experts")
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
@@ -33,6 +35,7 @@ class ModelInfo:
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
         compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
         rounds_inputs: what enters a linear layer is rounded too, to FP8 or the like.
+        has_experts: it is a mixture of experts.
         widest_split: ranks at most among which SGLang may cut an expert of a quantized model; None: any number.
     """
 
@@ -48,6 +51,7 @@ class ModelInfo:
     quantization: str | None
     compute_dtypes: tuple[str, ...]
     rounds_inputs: bool
+    has_experts: bool = False
     widest_split: int | None = None
 
 
@@ -123,6 +127,7 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             quantization=None if quantization is None else describe_quantization(quantization),
             compute_dtypes=compute_dtypes(quantization),
             rounds_inputs=rounds_inputs(quantization),
+            has_experts=(_count(text, *EXPERT_COUNTS) or 0) > 1,
             widest_split=widest_split(quantization, text.get("moe_intermediate_size")),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:

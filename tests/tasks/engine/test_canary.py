@@ -128,6 +128,20 @@ class TestAWrongEngineIsNamed:
         with pytest.raises(CanaryError, match=rf"of {READ_OUT_TOKENS} positions.* the engine itself generates"):
             check_engine(Spoilt(engine, before_the_norm), info, None)
 
+    def test_a_single_token_that_turned_over_counts_where_there_are_no_experts(self, right) -> None:
+        engine, info, _ = right
+
+        def turn_over(_sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+            if len(states) == READ_OUT_TOKENS:
+                states[0, 3] = -states[0, 3]
+            return states
+
+        check_engine(Spoilt(engine, turn_over), replace(info, has_experts=True), None)
+        with pytest.raises(CanaryError, match=r"at 1 of 16 positions, first at 0"):
+            check_engine(Spoilt(engine, turn_over), info, None)
+        with pytest.raises(CanaryError, match=r"at 1[0-6] of 16 positions"):
+            check_engine(Spoilt(engine, before_the_norm), replace(info, has_experts=True), None)
+
     @pytest.mark.parametrize("rounds_inputs", [False, True])
     def test_a_neighbouring_layer_of_a_trained_model(self, smollm2: Path, *, rounds_inputs: bool) -> None:
         """Where neighbours differ by little, the ids tell, not the size of the difference."""
