@@ -153,7 +153,7 @@ def _check_reference(engine: Engine, ids: npt.NDArray[np.int32], states: torch.T
 
 
 def _check_read_out(engine: ReadableEngine, ids: npt.NDArray[np.int32], allowed: int) -> None:
-    """Compare what the LM head reads from `final` with the engine's own token at every position, but for `allowed` ones."""
+    """Compare what the LM head reads from `final` with the engine's own tokens; `allowed` positions may differ."""
     own = engine.next_tokens([ids[: end + 1] for end in range(len(ids))])
     final = engine.forward([ids])[:, engine.options.layers.index("final")]
     logits = engine.read_out(final)
