@@ -8,8 +8,11 @@ import numpy.typing as npt
 from models import SMOLLM2
 from record import ROOT
 
-from tasks.chat_tokenizer import ChatTokenizer
-from tasks.chats import parse_chat
+from tasks.inputs.base import Chunk
+from tasks.row_tokenizer import RowTokenizer, Work
+from tasks.token_options import TokenOptions
+from tasks.token_policies import Sample
+from tasks.tokenizer_sources import load_source
 
 Ids = npt.NDArray[np.int32]
 CHATS = ROOT / "flows" / "data" / "mt_bench_smollm2.jsonl"
@@ -32,9 +35,9 @@ def draw(lengths: Sequence[int], vocab_size: int, seed: int) -> list[Ids]:
 
 def read_chats(folder: Path) -> list[Ids]:
     """Return the chats that Aerie ships, as the model in `folder` sees them: input_ids: int32[num_tokens] each."""
-    tokenizer = ChatTokenizer(folder)
-    chats = [tokenizer.render(parse_chat(row)) for row in CHATS.read_bytes().splitlines()]
-    return [chat.input_ids for chat in tokenizer.encode(chats)]
+    tokenizer = RowTokenizer(load_source(folder), TokenOptions(max_length=1 << 20))
+    outcomes = tokenizer.tokenize(Work(Chunk(CHATS.read_bytes(), 1, 0), "jsonl", "messages"))
+    return [sample.input_ids for outcome in outcomes for sample in outcome.samples if isinstance(sample, Sample)]
 
 
 def cut(chats: Sequence[Ids], lengths: Sequence[int]) -> list[Ids]:

@@ -1,4 +1,4 @@
-"""The ledger of a run: every row of the data ends in exactly one column."""
+"""The ledger of a run: every row of the data, and every sample of one that was split, ends in exactly one column."""
 
 import threading
 import time
@@ -21,6 +21,7 @@ class Ledger:
 
     Attributes:
         max_quarantined: samples set aside before the run stops: a share of those to compute below 1, else a count.
+        split: samples beyond the first of rows that became several.
         rejected: rows without token ids, by reason.
         truncated: kept rows that were cut to the longest length.
         found: hashes of samples that were in the store when their turn came.
@@ -33,6 +34,7 @@ class Ledger:
     progress: Progress
     max_quarantined: float = 0.05
     rows_in: int = 0
+    split: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
     plan: Plan | None = None
@@ -68,7 +70,7 @@ class Ledger:
             self.quarantined[finding.sample_hash] = (finding.reason, finding.detail)
 
     def rows(self) -> dict[str, int | dict[str, int]]:
-        """Return the accounting; `in` equals the sum of the rest, always.
+        """Return the accounting; `in` plus `split` equals the sum of the rest, always.
 
         `unfinished` counts rows whose sample an interrupted or failed run did not reach; a completed run has none.
         """
@@ -124,10 +126,11 @@ class Ledger:
         settled = len(self.done) + reused + duplicate + sum(self.rejected.values()) + len(self.quarantined)
         return {
             "in": self.rows_in,
+            "split": self.split,
             "done": len(self.done),
             "reused": reused,
             "duplicate": duplicate,
             "rejected": self.rejected,
             "quarantined": quarantined,
-            "unfinished": self.rows_in - settled,
+            "unfinished": self.rows_in + self.split - settled,
         }

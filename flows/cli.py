@@ -9,14 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args, get_origin
-
-from pydantic.fields import FieldInfo
+from typing import Any, TextIO
 
 from flows import commands, store_commands
 from flows.errors import SettingsError
 from flows.prefect_defaults import quiet_console
-from flows.settings import Settings
+from flows.preview import preview
+from flows.settings_flags import add_settings
+from flows.vocabulary import vocabulary
 from storage.layout import FORMAT_VERSION
 from tasks.remote_errors import KNOWN_ERRORS
 
@@ -60,9 +60,17 @@ def _run(argv: Sequence[str] | None) -> int:
         return INTERRUPTED
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says so when nobody reads its help; argparse's own is silent where that is over 8 KiB."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            (file or sys.stderr).write(message)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser; the flags of settings come from `Settings`, so that there is one list of them."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="aerie",
         description="Turn chats and a language model into a store of hidden states.",
         epilog="Settings also come from AERIE_* variables, .env and aerie.toml; `aerie settings` shows which won.",
@@ -71,11 +79,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in (("extract", commands.extract), ("plan", commands.plan), ("settings", commands.settings)):
-        _add_settings(_add_command(subparsers, name, command))
+        add_settings(_add_command(subparsers, name, command))
+    _add_preview(_add_command(subparsers, "preview", preview))
     for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
         _add_store(_add_command(subparsers, name, command))
     _add_validate(_add_command(subparsers, "validate", store_commands.validate))
     _add_gc(_add_command(subparsers, "gc", store_commands.gc))
+    _add_vocabulary(_add_command(subparsers, "vocabulary", vocabulary))
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=Path, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser
@@ -89,29 +99,21 @@ def _add_command(subparsers: Any, name: str, command: Callable[..., int]) -> arg
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="TOML file of settings (AERIE_CONFIG, else aerie.toml)")
-    for name, field in Settings.model_fields.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            **_takes(name, field),
-            metavar=name.upper(),
-            help=_describe(field).replace("%", "%%"),
-        )
+def _add_preview(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser)
+    parser.add_argument("--samples", type=_count, default=5, metavar="N", help="how many to show (%(default)s)")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="rows to leave out at the beginning")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page of HTML instead")
 
 
-def _takes(name: str, field: FieldInfo) -> dict[str, Any]:
-    """Say how many values a flag has; one that turns something on needs none."""
-    if name == "data":
-        return {"nargs": "+"}
-    return {"nargs": "?", "const": "true"} if field.annotation is bool else {}
-
-
-def _describe(field: FieldInfo) -> str:
-    notes = [" | ".join(get_args(field.annotation))] if get_origin(field.annotation) is Literal else []
-    if not field.is_required() and field.default is not None:
-        notes.append(f"default {field.default}")
-    return f"{field.description} ({'; '.join(notes)})" if notes else str(field.description)
+def _add_vocabulary(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("--model", type=Path, required=True, help="the model whose tokens these are, as for extract")
+    parser.add_argument("--size", type=_count, required=True, metavar="N", help="tokens of the draft vocabulary")
+    parser.add_argument(
+        "--tokens", metavar="DIGEST", help="which tokens, by a prefix of the digest, if there are several"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write d2t-N.npy and t2d-N.npy there too")
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:

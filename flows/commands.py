@@ -15,6 +15,7 @@ from flows.printing import print_document, print_line, print_pairs, progress_on_
 from flows.progress import Counting, Progress, current_progress
 from flows.report import RunReport, summarize
 from flows.settings import Settings, explain_settings, load_settings
+from flows.settings_flags import given_settings
 from storage.tokens import Tokens, open_tokens
 from tasks.planning import Plan, make_plan, require_space
 
@@ -23,7 +24,7 @@ DEMO_DATA = Path(__file__).parent / "data" / "mt_bench_smollm2.jsonl"
 
 def extract(arguments: argparse.Namespace) -> int:
     """Compute the hidden states that the store lacks, validate and compact them."""
-    return _extract(load_settings(**_given(arguments)), as_json=arguments.json)
+    return _extract(load_settings(**given_settings(arguments)), as_json=arguments.json)
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Say what a run would compute and whether there is room for it; loads no model and writes nothing."""
-    settings = load_settings(**_given(arguments))
+    settings = load_settings(**given_settings(arguments))
     with tempfile.TemporaryDirectory(prefix="aerie-plan-") as scratch, progress_on_stderr():
         job = prepare_job(settings, current_progress(print_line))
         tokens = _tokens(job, Path(scratch), current_progress(print_line))
@@ -49,7 +50,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def settings(arguments: argparse.Namespace) -> int:
     """Print the settings and where each value comes from."""
-    explained = explain_settings(**_given(arguments))
+    explained = explain_settings(**given_settings(arguments))
     if arguments.json:
         print(json.dumps({item.name: {"value": _plain(item.value), "source": item.source} for item in explained}))
         return 0
@@ -86,6 +87,7 @@ def _tokens(job: Job, scratch: Path, progress: Progress) -> Tokens:
 def _plan_document(job: Job, tokens: Tokens, planned: Plan) -> dict[str, Any]:
     return {
         "rows": tokens.accounting["in"],
+        "split": tokens.accounting.get("split", 0),
         "rejected": tokens.accounting["rejected"],
         "truncated": tokens.accounting["truncated"],
         "duplicates": planned.duplicates,
@@ -124,9 +126,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given as flags."""
-    names = {*Settings.model_fields, "config"}
-    return {name: value for name, value in vars(arguments).items() if name in names and value is not None}

@@ -7,6 +7,7 @@ from typing import Any
 
 from flows.progress import Counting, Progress
 from flows.settings import Settings
+from flows.token_choices import make_options
 from storage.errors import StoreReadOnlyError
 from storage.layout import HEADER, check_version, entries
 from storage.specs import StateSpec, TokensSpec
@@ -20,7 +21,9 @@ from tasks.engine.precision import Precision, choose_precision
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
 from tasks.hub import find_model, find_revision
+from tasks.inputs.data_files import find_files
 from tasks.planning import Plan, existing_parent
+from tasks.token_options import TokenOptions
 from tasks.tokens_specs import make_tokens_spec
 
 # A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
@@ -41,7 +44,8 @@ class Job:
         spec: what the states depend on.
         tokens_spec: what the tokens artifact depends on.
         groups: one entry an engine process.
-        max_length: longest sample in tokens.
+        data: the data files.
+        options: what is made of them.
     """
 
     settings: Settings
@@ -50,7 +54,8 @@ class Job:
     spec: StateSpec
     tokens_spec: TokensSpec
     groups: tuple[DeviceGroup, ...]
-    max_length: int
+    data: tuple[Path, ...]
+    options: TokenOptions
 
     @property
     def store(self) -> Path:
@@ -70,7 +75,7 @@ class Job:
     @property
     def data_bytes(self) -> int:
         """Size of all data files."""
-        return sum(path.stat().st_size for path in self.settings.data)
+        return sum(path.stat().st_size for path in self.data)
 
     @property
     def tokenization(self) -> dict[str, Any]:
@@ -78,9 +83,9 @@ class Job:
         return {
             "spec": self.tokens_spec,
             "model": self.model.path,
-            "data": self.settings.data,
-            "max_length": self.max_length,
-            "too_long": self.settings.too_long,
+            "data": self.data,
+            "options": self.options,
+            "workers": self.settings.tokenize_workers,
         }
 
     @property
@@ -137,7 +142,6 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization, split)
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
-    max_length = min(settings.max_length or model.context_length, model.context_length)
     spec = StateSpec(
         model_fingerprint=_fingerprint(model.path, progress),
         architecture=model.architecture,
@@ -152,8 +156,9 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
         numerics={"deterministic": True} if settings.deterministic else {},
         mantissa_bits=settings.mantissa_bits,
     )
-    tokens_spec = make_tokens_spec(model.path, settings.data, max_length=max_length, too_long=settings.too_long)
-    return Job(settings, model, precision, spec, tokens_spec, groups, max_length)
+    data, options = tuple(find_files(settings.data)), make_options(settings, model.context_length)
+    tokens_spec = make_tokens_spec(model.path, data, options)
+    return Job(settings, model, precision, spec, tokens_spec, groups, data, options)
 
 
 def _fingerprint(model: Path, progress: Progress | None) -> str:

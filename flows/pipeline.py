@@ -22,6 +22,7 @@ from tasks.compaction import compact
 from tasks.engine_pool import EnginePool
 from tasks.extraction import extract
 from tasks.planning import Plan, cut_units, make_plan, require_space
+from tasks.token_summaries import TokensSummary, summarize_tokens
 from tasks.tokenization import tokenize
 from tasks.validation import validate
 
@@ -36,6 +37,7 @@ class Run:
     ledger: Ledger
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     tokens: Tokens | None = None
+    summary: TokensSummary | None = None
 
     def __post_init__(self) -> None:
         self.run_id = new_run_id(self.started)
@@ -60,6 +62,7 @@ class Run:
             truncated=ledger.truncated,
             tokens=plan.tokens if plan else 0,
             tokens_computed=ledger.tokens_done(),
+            data=self.summary,
             bytes=measure_states(job.store, job.spec_digest),
             seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
             model=str(job.settings.model),
@@ -124,7 +127,9 @@ def _tokenize(run: Run) -> None:
             **job.tokenization,
             on_progress=lambda _, num_bytes: counting(num_bytes, job.data_bytes),
         )
+        run.summary = summarize_tokens(run.tokens)
     ledger.rows_in = run.tokens.accounting["in"]
+    ledger.split = run.tokens.accounting.get("split", 0)
     ledger.rejected = run.tokens.accounting["rejected"]
     ledger.truncated = run.tokens.accounting["truncated"]
 

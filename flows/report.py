@@ -16,6 +16,7 @@ from storage.layout import tokens_folder
 from storage.store import Store, open_store, spec_digests
 from storage.tokens import REJECTS, Tokens, open_tokens
 from tasks.engine_counts import EngineCounts
+from tasks.token_summaries import TokensSummary
 
 ENGINE_PHASES = ("forward", "write")
 
@@ -36,11 +37,13 @@ class RunReport(BaseModel):
     """What one run did.
 
     Attributes:
-        rows: `{in, done, reused, duplicate, rejected: {reason: n}, quarantined: {reason: n}, unfinished}`; `in` equals
-            the sum of the rest, always. `unfinished` is 0 in a completed run.
+        rows: `{in, split, done, reused, duplicate, rejected: {reason: n}, quarantined: {reason: n}, unfinished}`; `in`
+            plus `split` equals the sum of the rest, always. `unfinished` is 0 in a completed run.
         truncated: rows that were cut to the longest length (`too_long = truncate`); they count among the rows above.
         tokens: tokens of the run's distinct samples.
         tokens_computed: tokens that this run ran through the model.
+        data: what the kept rows are: how many tokens are learnt, histograms of lengths and masks, a digest that the
+            order of rows does not change; null when the run ended before they were tokenized.
         bytes: size of the spec's states in the store at the end of the run.
         seconds: by phase; `forward` and `write` are sums over the engines, the others wall time.
         quarantined: hash, reason and detail of each sample set aside.
@@ -62,6 +65,7 @@ class RunReport(BaseModel):
     truncated: int
     tokens: int
     tokens_computed: int
+    data: TokensSummary | None
     bytes: StoreBytes
     seconds: dict[str, float]
     model: str
@@ -122,12 +126,14 @@ class RunResult:
 def summarize(report: RunReport) -> list[tuple[str, str]]:
     """Return the report as pairs of label and text, for people."""
     rows = report.rows
-    counts = [f"{_total(rows[name])} {name}" for name in rows if name != "in" and _total(rows[name])]
+    counts = [f"{_total(rows[name])} {name}" for name in rows if name not in ("in", "split") and _total(rows[name])]
+    split = f" + {rows['split']} split" if rows["split"] else ""
     reasons = [f"{n} {reason}" for key in ("rejected", "quarantined") for reason, n in _reasons(rows[key]).items()]
     size = report.bytes
     pairs = [
-        ("rows", f"{rows['in']} = {' + '.join(counts) or '0'}"),
+        ("rows", f"{rows['in']}{split} = {' + '.join(counts) or '0'}"),
         ("tokens", f"{report.tokens:,} ({report.tokens_computed:,} computed now)"),
+        *_describe_data(report.data),
         ("layers", ", ".join(str(layer) for layer in report.spec["layers"])),
         ("states", f"{format_bytes(size.raw)} raw, {format_bytes(size.stored)} stored"),
         ("ratio", "-" if size.ratio is None else f"{size.ratio:.2f}"),
@@ -163,6 +169,12 @@ def new_run_id(now: datetime) -> str:
 def run_folder(store: Path, run_id: str) -> Path:
     """Return the folder of one run's report and logs."""
     return store / "runs" / run_id
+
+
+def _describe_data(data: TokensSummary | None) -> list[tuple[str, str]]:
+    if data is None:
+        return []
+    return [("learnt", f"{data.supervised_tokens:,} of {data.tokens:,} tokens in {data.samples:,} samples")]
 
 
 def _describe_seconds(seconds: dict[str, float]) -> str:

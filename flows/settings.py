@@ -1,49 +1,31 @@
 """`Settings`: all settings of a run, their bounds, and where each value came from."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from flows.errors import SettingsError
 from flows.sources import DEFAULT_CONFIG, ENVIRONMENT, PREFIX, did_you_mean, sources, unknown_setting
+from flows.token_settings import TokenSettings, UserPath
 from tasks.engine.layers import DEFAULT_LAYERS
-
-
-def _split_paths(value: Any) -> Any:
-    """Accept one path, a comma-separated string, or a JSON list (for names that have a comma)."""
-    if isinstance(value, Path):
-        return [value]
-    if not isinstance(value, str):
-        return value
-    if not value.lstrip().startswith("["):
-        return [part.strip() for part in value.split(",")]
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it should be a JSON list, or paths with commas between ({error})") from error
 
 
 def _join_layers(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
-
-
-class Computation(BaseSettings):
-    """What is computed: every one of these changes what is stored."""
+class ModelSettings(BaseSettings):
+    """What a state depends on beside its tokens."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -55,9 +37,6 @@ class Computation(BaseSettings):
     model: UserPath = Field(
         title="Model",
         description="folder of a Hugging Face model with its tokenizer, or its Hub id if it is in the local cache",
-    )
-    data: Annotated[tuple[UserPath, ...], NoDecode, BeforeValidator(_split_paths)] = Field(
-        title="Data", description="JSON Lines files of chats, each line an object with messages", min_length=1
     )
     layers: Annotated[str, BeforeValidator(_join_layers)] = Field(
         default=DEFAULT_LAYERS,
@@ -89,12 +68,10 @@ class Computation(BaseSettings):
         title="Mantissa bits",
         description="of each value that are stored, to save room: fewer than the storage dtype has; unset is all",
     )
-    max_length: int | None = Field(
-        default=None, ge=1, title="Longest sample", description="in tokens; unset is the model's context length"
-    )
-    too_long: Literal["reject", "truncate"] = Field(
-        default="reject", title="Too long", description="what happens to a sample longer than the longest allowed"
-    )
+
+
+class Computation(TokenSettings, ModelSettings):
+    """What is computed: every one of these changes what is stored."""
 
 
 class Resources(BaseSettings):
@@ -112,6 +89,13 @@ class Resources(BaseSettings):
         allow_inf_nan=False,
         title="Wait for devices",
         description="seconds to wait for GPUs that other runs on this host have; 0 refuses at once",
+    )
+    tokenize_workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        title="Tokenizer processes",
+        description="unset is one a core, at most 16; for a few megabytes none beside the run itself",
     )
     max_batch_tokens: int | None = Field(
         default=None, ge=1, title="Batch", description="tokens in one forward; unset is chosen for the device"

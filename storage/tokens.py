@@ -33,6 +33,8 @@ COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
     "row": ("<i8", ()),
     "truncated": ("u1", ()),
 }
+# Only where weights of the loss are other than 0 and 1.
+WEIGHT, WEIGHT_DTYPE = "loss_weight", "<f4"
 
 
 class TokensWriter:
@@ -58,7 +60,7 @@ class TokensWriter:
         self._rejects = self._stack.enter_context((self._folder / REJECTS).open("xb"))
         self._rejects_sha256 = hashlib.sha256()
         self._rejected: Counter[str] = Counter()
-        self._truncated = 0
+        self._truncated = self._split = 0
 
     def __enter__(self) -> Self:
         return self
@@ -75,14 +77,16 @@ class TokensWriter:
         row: int,
         *,
         truncated: bool = False,
+        loss_weight: npt.NDArray[np.float32] | None = None,
     ) -> str:
-        """Keep one row; return its sample hash. The same sample may come again under another row.
+        """Keep one row, or one sample of a row that was split; return its sample hash. Samples may come again.
 
         Args:
             input_ids: int32[num_tokens].
             loss_mask: uint8[num_tokens], 1 where the token is learnt.
             row: 0-based number of the row over all data files.
             truncated: the row was cut to the longest length allowed.
+            loss_weight: float32[num_tokens], for all rows or for none.
 
         Raises:
             SampleShapeError: the arrays differ in shape, are empty, or the mask is not uint8.
@@ -106,15 +110,36 @@ class TokensWriter:
         self._columns["row"].append(np.array([row], "<i8"))
         self._columns["truncated"].append(np.array([truncated], "u1"))
         self._truncated += truncated
+        if loss_weight is not None:
+            self._weights().append(loss_weight)
         return name
 
-    def reject(self, file: str, line: int, row: int, reason: str, hint: str) -> None:
-        """Count a row that is not kept, and write down which, why, and what would help."""
+    @property
+    def num_samples(self) -> int:
+        """Samples kept so far."""
+        return self._columns["row"].num_rows
+
+    def note_split(self, num_more: int) -> None:
+        """Count samples of a row beyond its first: it was split into several, each kept or rejected for itself."""
+        self._split += num_more
+
+    def reject(self, file: str, line: int, row: int, reason: str, hint: str, content: str | None = None) -> None:
+        """Count a row that is not kept, and write down which, why, and what would help; with its content, if given."""
         document = {"file": file, "line": line, "row": row, "reason": reason, "hint": hint}
+        document |= {} if content is None else {"content": content}
         text = json.dumps(document, ensure_ascii=True).encode("ascii") + b"\n"
         self._rejects.write(text)
         self._rejects_sha256.update(text)
         self._rejected[reason] += 1
+
+    def count_rejected(self, reason: str) -> None:
+        """Count a row that is not kept and need not be named: the user chose to leave such rows out."""
+        self._rejected[reason] += 1
+
+    def _weights(self) -> ColumnWriter:
+        if WEIGHT not in self._columns:
+            self._columns[WEIGHT] = ColumnWriter(self._folder / WEIGHT, WEIGHT_DTYPE, CHUNK_ROWS)
+        return self._columns[WEIGHT]
 
     def commit(self) -> "Tokens":
         """Put the artifact in its place, or take the one that another process put there; return it opened."""
@@ -129,15 +154,17 @@ class TokensWriter:
 
     def _attributes(self) -> dict[str, Any]:
         rejected = dict(sorted(self._rejected.items()))
+        accounting = {
+            "in": self.num_samples + sum(rejected.values()) - self._split,
+            "rejected": rejected,
+            "truncated": self._truncated,
+        }
         return {
             "format_version": FORMAT_VERSION,
             "tokens_spec": self._spec.to_json(),
-            "accounting": {
-                "in": self._columns["row"].num_rows + sum(rejected.values()),
-                "rejected": rejected,
-                "truncated": self._truncated,
-            },
+            "accounting": accounting | ({"split": self._split} if self._split else {}),
             "rejects_sha256": self._rejects_sha256.hexdigest(),
+            **({"columns": [WEIGHT]} if WEIGHT in self._columns else {}),
         }
 
 
@@ -159,8 +186,8 @@ class Tokens:
         offsets: int64[n + 1]; row i has tokens offsets[i] to offsets[i + 1].
         rows: int64[n], 0-based number of each kept row over all data files.
         truncated: uint8[n], 1 where the row was cut to the longest length allowed.
-        accounting: `{"in": rows read, "rejected": {reason: rows}, "truncated": kept rows that were cut}`; `in` is
-            `len(self)` plus the rejected.
+        accounting: `{"in": rows read, "rejected": {reason: rows}, "truncated": kept rows that were cut}`, and `split`
+            where rows were split: samples beyond the first of each. `in` plus `split` is `len(self)` plus the rejected.
 
     Raises:
         CorruptObjectError: the artifact is damaged (here or while reading).
@@ -172,6 +199,8 @@ class Tokens:
         with missing_is_torn(f"tokens artifact {digest}"):
             self._attributes = self._read_attributes()
             self._columns = {name: Column(folder / name, dtype, row) for name, (dtype, row) in COLUMNS.items()}
+            if self.is_weighted:
+                self._columns[WEIGHT] = Column(folder / WEIGHT, WEIGHT_DTYPE)
             self.offsets: npt.NDArray[np.int64] = self._columns["offsets"][:]
             self.rows: npt.NDArray[np.int64] = self._columns["row"][:]
             self.truncated: npt.NDArray[np.uint8] = self._columns["truncated"][:]
@@ -185,6 +214,16 @@ class Tokens:
     def num_tokens(self) -> int:
         """Number of tokens of all kept rows."""
         return self._columns["input_ids"].num_rows
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The TokensSpec as JSON values: all that the artifact depends on."""
+        return dict(self._attributes["tokens_spec"])
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether tokens have weights in the loss other than 0 and 1."""
+        return WEIGHT in self._attributes.get("columns", [])
 
     @property
     def sample_hashes(self) -> list[str]:
@@ -205,8 +244,25 @@ class Tokens:
         """Return the loss mask of kept row `i`, uint8[num_tokens]."""
         return self._read("loss_mask", i)
 
+    def ids_of(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """Return the token ids of kept rows `start` to `stop`, one after the other."""
+        with missing_is_torn(f"tokens artifact {self.digest}"):
+            return self._columns["input_ids"][int(self.offsets[start]) : int(self.offsets[stop])]
+
+    def loss_masks(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return the loss masks of kept rows `start` to `stop`, one after the other."""
+        with missing_is_torn(f"tokens artifact {self.digest}"):
+            return self._columns["loss_mask"][int(self.offsets[start]) : int(self.offsets[stop])]
+
+    def loss_weight(self, i: int) -> npt.NDArray[np.float32]:
+        """Return the weights in the loss of kept row `i`, float32[num_tokens]; the mask's zeros and ones by default."""
+        return self._read(WEIGHT, i) if self.is_weighted else self.loss_mask(i).astype(np.float32)
+
     def rejects(self) -> Iterator[dict[str, Any]]:
-        """Read the rejected rows in order: `{"file", "line", "row", "reason", "hint"}`."""
+        """Read the rejected rows in order: `{"file", "line", "row", "reason", "hint"}`, and `content` if it was asked.
+
+        Rows that the user chose to leave out (`not_sampled`, `over_total`) are only counted.
+        """
         sha256 = hashlib.sha256()
         with missing_is_torn(f"tokens artifact {self.digest}"), (self._folder / REJECTS).open("rb") as file:
             for line in file:
@@ -230,7 +286,8 @@ class Tokens:
         document = read_document(self._folder / DOCUMENT)
         attributes: Any = document.get("attributes")
         names = {"format_version", "tokens_spec", "accounting", "rejects_sha256"}
-        fits = isinstance(attributes, dict) and set(attributes) == names and document == group_document(attributes)
+        fits = isinstance(attributes, dict) and set(attributes) - {"columns"} == names
+        fits = fits and attributes.get("columns", [WEIGHT]) == [WEIGHT] and document == group_document(attributes)
         if not fits or sha256_hex(canonical_json(attributes["tokens_spec"])) != self.digest:
             raise CorruptObjectError(f"{self._folder / DOCUMENT} is not that of this tokens artifact; {self._cure()}")
         if attributes["format_version"] != FORMAT_VERSION:
@@ -241,10 +298,12 @@ class Tokens:
 
     def _check_counts(self) -> None:
         kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows, len(self.truncated)}
-        tokens = {self.num_tokens, self._columns["loss_mask"].num_rows, int(self.offsets[-1])}
+        of_tokens = ["loss_mask", *([WEIGHT] if self.is_weighted else [])]
+        tokens = {self.num_tokens, int(self.offsets[-1]), *(self._columns[name].num_rows for name in of_tokens)}
         is_ragged = self.offsets[0] == 0 and bool((np.diff(self.offsets) > 0).all())
         counts = self.accounting
-        adds_up = counts.get("in") == len(self) + sum(counts.get("rejected", {}).values())
+        samples = len(self) + sum(counts.get("rejected", {}).values())
+        adds_up = counts.get("in", -1) + counts.get("split", 0) == samples
         adds_up &= counts.get("truncated") == int(self.truncated.sum())
         if len(kept) > 1 or len(tokens) > 1 or not is_ragged or not adds_up:
             raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")

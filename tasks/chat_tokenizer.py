@@ -1,122 +1,150 @@
-"""The model's own tokenizer and chat template, without code from the model folder and without a network."""
+"""Rows to token ids and to what of them is learnt."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoTokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
+from jinja2 import TemplateSyntaxError
 
-from tasks.chats import Chat, Message, RowRejectedError
+from tasks.chats import Chat, Message, PlainText
+from tasks.derivation import Derivation
 from tasks.errors import TokenizerError
-from tasks.masks import Span, assistant_spans, loss_mask
+from tasks.masks import token_spans
+from tasks.rejections import RowRejectedError
+from tasks.supervision import AddedTokens, Rendered, Span
+from tasks.templates import Template
+from tasks.token_options import TokenOptions
+from tasks.tokenizer_sources import TokenizerSource
 
-# As transformers looks for it (utils/chat_template_utils.py of 5.12.1).
-_GENERATION_TAG = re.compile(r"\{\%-?\s*generation\s*-?\%\}")
+TokenSpan = tuple[int, int, float]
 
 # No token stands for more characters than it has itself, but for what a normalizer drops.
 _DOUBT = 4
 
 
 @dataclass(frozen=True)
-class Rendered:
-    """A chat as text, and the character spans that the assistant wrote."""
-
-    text: str
-    spans: Sequence[Span]
-
-
-@dataclass(frozen=True)
 class Encoded:
-    """A chat as `input_ids: int32[num_tokens]` and `loss_mask: uint8[num_tokens]`, and whether it was cut."""
+    """A sample as `input_ids: int32[num_tokens]`, and (first token, one past the last, weight) of what is learnt."""
 
     input_ids: npt.NDArray[np.int32]
-    loss_mask: npt.NDArray[np.uint8]
-    truncated: bool = False
+    spans: Sequence[TokenSpan]
 
 
 class ChatTokenizer:
-    """The tokenizer of a model folder.
+    """Renders and encodes as a tokenizer and its templates say.
+
+    Attributes:
+        takes_parts: the chat template takes contents as lists of parts.
+        vocab_size: one more than the highest token id.
 
     Raises:
-        TokenizerError: the folder's tokenizer cannot be loaded, or needs code of its own.
+        TokenizerError: the chat template has a mistake.
     """
 
-    def __init__(self, model: Path) -> None:
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-            self._backend = self._tokenizer.backend_tokenizer
-            self._tokenizer.get_chat_template()
-        except Exception as error:
-            problem = " ".join(str(error).split())
-            raise TokenizerError(
-                f"the tokenizer of {model} cannot be loaded ({problem}); it must have a chat template, and a "
-                "tokenizer.json that transformers reads without code from the model folder"
-            ) from error
-        # tokenizer.json may carry either; a sample is neither cut nor padded but by our own policy.
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self._longest_token = max(map(len, self._backend.get_vocab()))
-        self._special_tokens = tuple(self._tokenizer.get_added_vocab())
+    def __init__(self, source: TokenizerSource, options: TokenOptions) -> None:
+        self._supervision = options.supervision
+        self._backend, self._post_processor = source.backend, source.post_processor
+        vocabulary = self._backend.get_vocab()
+        self._added = {i: token.content for i, token in self._backend.get_added_tokens_decoder().items()}
+        added = self._backend.get_added_tokens_decoder().values()
+        self._tokens = AddedTokens(
+            tuple(token.content for token in added), tuple(token.content for token in added if token.special)
+        )
+        self._most_characters = _DOUBT * options.max_length * max(map(len, vocabulary))
+        self._cuts = options.too_long != "reject"
+        self._max_length = options.max_length
+        self._bos = source.special_tokens.get("bos_token") or None
+        variables = {**source.special_tokens, **options.template_kwargs}
+        self._template, self._tool_template = (
+            _compile(text, variables, options.template_date) for text in (source.template, source.tool_template)
+        )
+        self.takes_parts = self._template.takes_parts
+        self.vocab_size = max(vocabulary.values()) + 1
 
-    def render(self, chat: Chat) -> Rendered:
-        """Render a chat by the model's template and find the assistant's spans, by {% generation %} tags if it has any.
+    def render(self, row: Chat | PlainText) -> list[Rendered]:
+        """Render a row as one text, or as several where one cannot show all turns as they were written.
 
         Raises:
-            RowRejectedError: `template_error`, `unstable_template` or `invalid_unicode`.
+            RowRejectedError: `template_error`, `needs_date`, `unstable_template`, `invalid_unicode` or `too_long`.
         """
-        template = self._tokenizer.get_chat_template(tools=chat.tools)
-        tracked = _GENERATION_TAG.search(template) is not None
+        samples = [_whole(row.text)] if isinstance(row, PlainText) else self._derive(row)
+        return [self._shorten(sample) for sample in samples]
+
+    def encode(self, samples: Sequence[Rendered]) -> list[Encoded]:
+        """Encode texts together; a template has written all special tokens, so none is added."""
+        texts = [sample.text for sample in samples if not sample.adds_special_tokens]
+        encodings = iter(self._backend.encode_batch(texts, add_special_tokens=False))
+        return [
+            self._encode_plain(sample.text) if sample.adds_special_tokens else _encoded(next(encodings), sample)
+            for sample in samples
+        ]
+
+    def decode(self, input_ids: npt.NDArray[np.int32]) -> str:
+        """Return token ids as text, added tokens as they are written."""
+        runs = groupby(input_ids.tolist(), key=self._added.get)
+        return "".join(
+            self._backend.decode(list(ids), skip_special_tokens=False) if token is None else token * len(list(ids))
+            for token, ids in runs
+        )
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens."""
+        return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
+
+    def _derive(self, chat: Chat) -> list[Rendered]:
+        template = self._tool_template if chat.tools else self._template
 
         def render(messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-            return self._render(template, chat, messages, add_generation_prompt=add_generation_prompt)[0]
+            return template.render(messages, chat.tools, add_generation_prompt=add_generation_prompt)
 
-        text, spans = self._render(template, chat, chat.messages, tracked=tracked)
-        _check_unicode(text)
-        return Rendered(text, spans if tracked else assistant_spans(chat.messages, text, render, self._special_tokens))
+        def render_tracked(messages: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+            return template.render_tracked(messages, chat.tools)
 
-    def is_surely_longer(self, text: str, num_tokens: int) -> bool:
-        """Say whether a text is longer than `num_tokens` tokens beyond any doubt, without encoding it."""
-        return len(text) > _DOUBT * num_tokens * self._longest_token
+        tracked = render_tracked if template.tracks else None
+        return list(Derivation(chat.messages, render, self._supervision, self._tokens, tracked).samples())
 
-    def encode(self, chats: Sequence[Rendered]) -> list[Encoded]:
-        """Encode texts together, on all cores; the template has written all special tokens, so none is added."""
-        encodings = self._backend.encode_batch([chat.text for chat in chats], add_special_tokens=False)
-        return [_encoded(encoding, chat) for encoding, chat in zip(encodings, chats, strict=True)]
+    def _shorten(self, sample: Rendered) -> Rendered:
+        """Refuse, or cut, what is too long beyond any doubt, before it is encoded."""
+        _check_unicode(sample.text)
+        if len(sample.text) <= self._most_characters:
+            return sample
+        if not self._cuts:
+            limit = f"the limit is {self._max_length} tokens"
+            raise RowRejectedError("too_long", f"it has {len(sample.text)} characters, {limit}")
+        return Rendered(sample.text[: self._most_characters], sample.spans, sample.adds_special_tokens)
 
-    def _render(
-        self,
-        template: str,
-        chat: Chat,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = False,
-        tracked: bool = False,
-    ) -> tuple[str, list[Span]]:
-        try:
-            [text], spans = render_jinja_template(
-                conversations=[messages],
-                tools=chat.tools,
-                chat_template=template,
-                return_assistant_tokens_mask=tracked,
-                add_generation_prompt=add_generation_prompt,
-                **self._tokenizer.special_tokens_map,
-            )
-        # A template is a program of the model's: on odd messages it may raise anything.
-        except Exception as error:
-            raise RowRejectedError(
-                "template_error", f"{type(error).__name__}: {' '.join(str(error).split())}"
-            ) from error
-        return text, spans[0] if tracked else []
+    def _encode_plain(self, text: str) -> Encoded:
+        """Encode a text as an engine does that is given one: with the special tokens that the tokenizer adds."""
+        has_bos = self._bos is not None and text.startswith(self._bos)
+        self._backend.post_processor = self._post_processor
+        encoding = self._backend.encode(text, add_special_tokens=not has_bos)
+        self._backend.post_processor = None
+        return Encoded(np.array(encoding.ids, np.int32), runs_of(1 - np.array(encoding.special_tokens_mask, np.uint8)))
 
 
-def _encoded(encoding: Any, chat: Rendered) -> Encoded:
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return Encoded(np.array(encoding.ids, np.int32), loss_mask(offsets, chat.spans))
+def runs_of(mask: npt.NDArray[np.uint8]) -> list[TokenSpan]:
+    """Return the runs of ones of a mask."""
+    edges = np.flatnonzero(np.diff(mask, prepend=0, append=0).astype(bool)).tolist()
+    return [(first, last, 1.0) for first, last in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _encoded(encoding: Any, sample: Rendered) -> Encoded:
+    return Encoded(np.array(encoding.ids, np.int32), token_spans(encoding, sample.text, sample.spans))
+
+
+def _whole(text: str) -> Rendered:
+    return Rendered(text, [Span(0, len(text))], adds_special_tokens=True)
+
+
+def _compile(text: str, variables: dict[str, Any], date: str | None) -> Template:
+    try:
+        return Template(text, variables, date)
+    except TemplateSyntaxError as error:
+        raise TokenizerError(f"the chat template has a mistake in line {error.lineno} ({error}); correct it") from error
 
 
 def _check_unicode(text: str) -> None:

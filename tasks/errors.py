@@ -29,25 +29,38 @@ class EmptyDataError(DataError):
 
 
 class TruncatedDataError(DataError):
-    """A data file ends in the middle of a row: a copy or download was cut off."""
+    """A data file ends in the middle of a row, or is damaged from some byte on: a copy or download was cut off."""
 
     kind = "truncated_data"
 
-    def __init__(self, file: Path, line: int, byte: int) -> None:
-        self.file, self.line, self.byte = file, line, byte
+    def __init__(
+        self,
+        file: Path,
+        line: int,
+        byte: int,
+        problem: str = "the last line has no newline and is not complete JSON",
+        unit: str = "line",
+    ) -> None:
+        self.file, self.line, self.byte, self.problem, self.unit = file, line, byte, problem, unit
         super().__init__(
-            f"{file}: cut off in line {line}, at byte {byte}: the last line has no newline and is not complete JSON; "
-            "copy the file again, or delete that line"
+            f"{file}: cut off in {unit} {line}, at byte {byte}: {problem}; copy the file again, or keep the rows "
+            "before with cut_off = keep"
         )
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int]]:
-        return type(self), (self.file, self.line, self.byte)
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int, str, str]]:
+        return type(self), (self.file, self.line, self.byte, self.problem, self.unit)
 
 
 class TokenizerError(TaskError):
     """The model's tokenizer or chat template is missing or cannot be loaded."""
 
     kind = "tokenizer"
+
+
+class TokenizationError(TaskError):
+    """A process that tokenizes has died."""
+
+    kind = "tokenization"
 
 
 class PlanError(TaskError):

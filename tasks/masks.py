@@ -1,70 +1,55 @@
-"""Loss masks: which tokens an assistant wrote, from what the chat template rendered."""
+"""Loss masks: which tokens stand for the characters that are learnt."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from tasks.chats import Message, RowRejectedError
-
-Span = tuple[int, int]
+from tasks.supervision import Span
 
 
-class Render(Protocol):
-    """The chat template: messages to text."""
+class Encoding(Protocol):
+    """The part of `tokenizers.Encoding` that tells which characters a token stands for."""
 
-    def __call__(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """Render `messages`; with `add_generation_prompt`, up to where the assistant begins to write."""
+    def char_to_token(self, char_pos: int) -> int | None:
+        """Return the first token whose offsets hold a character."""
+        ...
+
+    def token_to_chars(self, token_index: int) -> tuple[int, int] | None:
+        """Return the offsets of a token."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
         ...
 
 
-def assistant_spans(
-    messages: Sequence[Message], text: str, render: Render, special_tokens: Collection[str]
-) -> list[Span]:
-    """Find, in the rendered `text`, the characters that the assistant wrote: each turn with its end-of-turn token.
+def token_spans(encoding: Encoding, text: str, spans: Sequence[Span]) -> list[tuple[int, int, float]]:
+    """Return (first token, one past the last, weight) of each span: the tokens whose first character is in it."""
+    return [
+        (first_token(encoding, text, span.start), first_token(encoding, text, span.end), span.weight) for span in spans
+    ]
 
-    A turn begins where the prompt for it ends (the messages before it, with the generation prompt) and ends where the
-    messages up to it end, less the white space that the template puts behind an end-of-turn token.
 
-    Raises:
-        RowRejectedError: `unstable_template`, one of these is not how `text` begins.
+def first_token(encoding: Encoding, text: str, position: int) -> int:
+    """Return the first token that begins at or after a character; the number of tokens if none does."""
+    found = next(
+        (token for at in range(position, len(text)) if (token := encoding.char_to_token(at)) is not None), len(encoding)
+    )
+    while found < len(encoding) and _begin(encoding, found) < position:
+        found += 1
+    while found > 0 and _begin(encoding, found - 1) >= position:
+        found -= 1
+    return found
+
+
+def _begin(encoding: Encoding, token: int) -> int:
+    """Return where a token begins.
+
+    Offsets may leave the leading space of a token out; it is in the token all the same, which then begins where the
+    token before it ends.
     """
-    spans = []
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        prompt = render(messages[:index], add_generation_prompt=True)
-        turn = render(messages[: index + 1], add_generation_prompt=False)
-        if not (text.startswith(turn) and turn.startswith(prompt)):
-            raise RowRejectedError("unstable_template", f"message {index} is rendered in two ways")
-        spans.append((len(prompt), _end_of_turn(turn, len(prompt), special_tokens)))
-    return spans
+    start = _offsets(encoding, token)[0]
+    return min(start, _offsets(encoding, token - 1)[1]) if token else start
 
 
-def _end_of_turn(turn: str, start: int, special_tokens: Collection[str]) -> int:
-    stripped = turn.rstrip()
-    ends_with_token = len(stripped) > start and stripped.endswith(tuple(special_tokens))
-    return len(stripped) if ends_with_token else len(turn)
-
-
-def loss_mask(offsets: npt.NDArray[np.int64], spans: Sequence[Span]) -> npt.NDArray[np.uint8]:
-    """Return uint8[num_tokens], 1 for each token whose first character is in a span.
-
-    Args:
-        offsets: int64[num_tokens, 2], the characters each token stands for, as `tokenizers` gives them.
-        spans: character ranges, end excluded.
-    """
-    starts = _first_characters(offsets)
-    mask = np.zeros(len(offsets), np.uint8)
-    for start, end in spans:
-        mask[(starts >= start) & (starts < end)] = 1
-    return mask
-
-
-def _first_characters(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    # Post-processors with trim_offsets (Llama 3) leave the leading space of a token out of its offsets; it is in the
-    # token all the same, which then begins where the token before it ends.
-    starts, ends = offsets[:, 0].copy(), np.maximum.accumulate(offsets[:, 1])
-    starts[1:] = np.minimum(starts[1:], ends[:-1])
-    return starts
+def _offsets(encoding: Encoding, token: int) -> tuple[int, int]:
+    return encoding.token_to_chars(token) or (0, 0)

@@ -4,17 +4,16 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from storage.digests import canonical_json, file_digest, sha256_hex
 from storage.specs import TokensSpec
-from tasks.chats import check_file
 from tasks.errors import EmptyDataError, TokenizerError
-
-TooLong = Literal["reject", "truncate"]
+from tasks.inputs.formats import check_file, detect_format
+from tasks.token_options import TokenOptions
 
 # Raised when the same rows would become other ids, masks or reasons.
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 # What transformers and tokenizers read, beside tokenizer_config.json and the templates.
 _VOCABULARIES = (
@@ -29,40 +28,52 @@ _VOCABULARIES = (
 _TOKENIZER_FILES = (*_VOCABULARIES, "merges.txt", "added_tokens.json", "special_tokens_map.json")
 
 
-def tokenizer_spec(model: Path) -> tuple[str, str]:
+def tokenizer_spec(model: Path, chat_template: Path | None = None) -> tuple[str, str]:
     """Return the digests of the tokenizer and of the chat template of a model folder, by content.
+
+    Args:
+        model: the folder.
+        chat_template: file of a template in place of the folder's.
 
     Raises:
         TokenizerError: the folder has no tokenizer or no chat template, or its configuration is not JSON.
     """
     config = _tokenizer_config(model)
-    templates = _chat_templates(model, config.pop("chat_template", None))
+    own = config.pop("chat_template", None)
+    templates = _chat_templates(model, own) if chat_template is None else {"default": _read_template(chat_template)}
     files = {name: file_digest(model / name) for name in _TOKENIZER_FILES if (model / name).is_file()}
     if not files.keys() & set(_VOCABULARIES):
         raise TokenizerError(f"{model} has no tokenizer, such as tokenizer.json; copy it from the model's source")
     return sha256_hex(canonical_json({"files": files, "config": config})), sha256_hex(canonical_json(templates))
 
 
-def make_tokens_spec(model: Path, data: Sequence[Path], *, max_length: int, too_long: TooLong) -> TokensSpec:
+def make_tokens_spec(model: Path, data: Sequence[Path], options: TokenOptions) -> TokensSpec:
     """Return all that the tokens artifact depends on; nothing heavy is imported.
+
+    Args:
+        model: whose tokenizer it is.
+        data: the files, as `find_files` gives them.
+        options: what is made of them.
 
     Raises:
         DataError: a data file is missing, of another format, or cut off; or all are empty.
         TokenizerError: as `tokenizer_spec`.
     """
     for path in data:
-        check_file(path)
+        check_file(path, options.data_format or detect_format(path), keep_cut_off=options.cut_off == "keep")
     if not any(path.stat().st_size for path in data):
         names = ", ".join(map(str, data))
         raise EmptyDataError(f"{names}: no row; give JSON Lines, each line an object with messages")
-    tokenizer, chat_template = tokenizer_spec(model)
-    options = {
-        "max_length": max_length,
-        "too_long": too_long,
-        "transformers": version("transformers"),
-        "tokenizers": version("tokenizers"),
-    }
-    return TokensSpec(tuple(file_digest(path) for path in data), tokenizer, chat_template, options, CODE_VERSION)
+    tokenizer, chat_template = tokenizer_spec(model, options.chat_template)
+    chosen = options.to_spec() | {"transformers": version("transformers"), "tokenizers": version("tokenizers")}
+    return TokensSpec(tuple(file_digest(path) for path in data), tokenizer, chat_template, chosen, CODE_VERSION)
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"chat template {path} cannot be read ({error}); correct chat_template") from error
 
 
 def _tokenizer_config(model: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("package", ["storage", "tasks.engine", "tasks", "flows", "benchmarks"])
+@pytest.mark.parametrize("package", ["storage", "tasks.engine", "tasks.inputs", "tasks", "flows", "benchmarks"])
 def test_every_module_has_its_bullet_and_every_bullet_its_module(package):
     [section] = re.findall(rf"^### {re.escape(package)}: .*\n((?:- .*\n)+)", PAGE, re.MULTILINE)
     bullets = re.findall(r"^- `(\w+)`: \S", section, re.MULTILINE)

@@ -15,10 +15,10 @@ from flows.accounting import Ledger
 from flows.cli import make_parser
 from flows.progress import LineProgress
 from flows.settings import Settings
-from tasks.chats import REASONS
 from tasks.engine.architectures import ARCHITECTURES
 from tasks.engine.layers import resolve_layers
 from tasks.engine.version import SGLANG_VERSION
+from tasks.rejections import REASONS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "README.md").read_text("utf-8")

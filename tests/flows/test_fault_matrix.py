@@ -19,14 +19,13 @@ from typing import Any
 import psutil
 import pytest
 from jobs import chat, write_lines
+from tokenized import ids_of
 
 from flows import RunReport, Settings, extract_hidden_states
 from flows.progress import showing
 from storage.checks import check_store
 from storage.digests import sample_hash
 from storage.store import open_store
-from tasks.chat_tokenizer import ChatTokenizer
-from tasks.chats import parse_chat
 from tasks.engine.errors import CanaryError
 from tasks.engine_process import EngineProcess
 
@@ -101,9 +100,7 @@ class Story:
 @pytest.fixture(scope="module")
 def hashes(tiny_model: Callable[[str], Path]) -> list[str]:
     """Return the sample hash of each row."""
-    tokenizer = ChatTokenizer(tiny_model("llama"))
-    encoded = tokenizer.encode([tokenizer.render(parse_chat(row.encode())) for row in ROWS])
-    return [sample_hash(each.input_ids) for each in encoded]
+    return [sample_hash(input_ids) for input_ids in ids_of(tiny_model("llama"), ROWS)]
 
 
 @pytest.fixture(scope="module")

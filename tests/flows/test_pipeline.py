@@ -84,6 +84,7 @@ class TestReport:
     def test_every_row_ends_in_exactly_one_column(self, finished: Finished) -> None:
         assert finished.report.rows == {
             "in": len(LINES),
+            "split": 0,
             "done": len(GOOD),
             "reused": 0,
             "duplicate": DUPLICATES,

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jobs import Finished, chat, write_lines
+from tokenized import ids_of
 
 from flows import Settings, extract_hidden_states
 from storage.digests import sample_hash
-from tasks.chat_tokenizer import ChatTokenizer
-from tasks.chats import parse_chat
 from tasks.errors import TooManyQuarantinedError
 
 LOUD = " Zanzibar"
@@ -52,9 +51,8 @@ def run(settings: Settings) -> Finished:
 @pytest.fixture(scope="module")
 def loud_sample(loud_model: Path) -> str:
     """Return the hash of the sample that has the loud token."""
-    tokenizer = ChatTokenizer(loud_model)
-    [encoded] = tokenizer.encode([tokenizer.render(parse_chat(ROWS[-1].encode()))])
-    return sample_hash(encoded.input_ids)
+    [input_ids] = ids_of(loud_model, ROWS[-1:])
+    return sample_hash(input_ids)
 
 
 def test_it_is_counted_and_named_and_the_run_completes(run: Finished, loud_sample: str) -> None:
@@ -62,6 +60,7 @@ def test_it_is_counted_and_named_and_the_run_completes(run: Finished, loud_sampl
     assert report.status == "completed"
     assert report.rows == {
         "in": len(ROWS),
+        "split": 0,
         "done": len(ROWS) - 1,
         "reused": 0,
         "duplicate": 0,

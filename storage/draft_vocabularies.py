@@ -1,0 +1,108 @@
+"""Draft vocabularies: which target tokens a drafter can say, addressed by the tokens and the tokenizer they are of."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.arrays import encode_document, group_document
+from storage.columns import DOCUMENT, Column, write_column
+from storage.digests import canonical_json, sha256_hex
+from storage.errors import CorruptObjectError, SpecError
+from storage.files import commit, missing_is_torn, read_document, staging, write_file
+from storage.layout import FORMAT_VERSION
+
+FOLDER = "draft_vocabularies"
+
+
+@dataclass(frozen=True)
+class DraftVocabularySpec:
+    """All that a draft vocabulary depends on; its digest names it.
+
+    Attributes:
+        tokens_digest: the tokens artifact whose learnt tokens were counted.
+        tokenizer: digest of the tokenizer, as in the TokensSpec.
+        target_size: ids of the target model: rows of its embedding.
+        draft_size: ids of the drafter.
+
+    Raises:
+        SpecError: the sizes do not fit each other.
+    """
+
+    tokens_digest: str
+    tokenizer: str
+    target_size: int
+    draft_size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.draft_size <= self.target_size:
+            raise SpecError(
+                f"a draft vocabulary of {self.draft_size} for {self.target_size} ids; give 1 to {self.target_size}"
+            )
+
+    def digest(self) -> str:
+        """Return sha256 of the canonical JSON of all fields."""
+        return sha256_hex(canonical_json(asdict(self)))
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """The map between the ids of a drafter and those of its target, as SpecForge and speculators have it.
+
+    Attributes:
+        d2t: int64[draft_size], offsets: draft id i is target id `i + d2t[i]`; target ids ascend.
+        t2d: bool[target_size], whether a target id is in the draft vocabulary.
+        coverage: share of the learnt tokens that are.
+    """
+
+    d2t: npt.NDArray[np.int64]
+    t2d: npt.NDArray[np.bool_]
+    coverage: float
+
+    @property
+    def target_ids(self) -> npt.NDArray[np.int64]:
+        """int64[draft_size], the target id of each draft id."""
+        return self.d2t + np.arange(len(self.d2t))
+
+
+def draft_vocabulary_folder(store: Path, digest: str) -> Path:
+    """One draft vocabulary."""
+    return store / FOLDER / digest
+
+
+def write_draft_vocabulary(store: Path, spec: DraftVocabularySpec, vocabulary: DraftVocabulary) -> Path:
+    """Put a draft vocabulary in its place, whole or not at all; return the folder.
+
+    Raises:
+        StorageError: the store cannot be written.
+    """
+    place = draft_vocabulary_folder(store, spec.digest())
+    attributes = {"format_version": FORMAT_VERSION, "spec": asdict(spec), "coverage": vocabulary.coverage}
+    with staging(store) as folder:
+        write_column(folder / "d2t", vocabulary.d2t.astype("<i8"))
+        write_column(folder / "t2d", vocabulary.t2d.astype("u1"))
+        write_file(folder, DOCUMENT, [encode_document(group_document(attributes))])
+        commit(folder, place)
+    return place
+
+
+def open_draft_vocabulary(store: Path, spec: DraftVocabularySpec) -> DraftVocabulary | None:
+    """Read the draft vocabulary of exactly this spec; None if there is none.
+
+    Raises:
+        CorruptObjectError: it is damaged.
+    """
+    folder = draft_vocabulary_folder(store, spec.digest())
+    if not folder.exists():
+        return None
+    with missing_is_torn(f"draft vocabulary {folder.name}"):
+        attributes: Any = read_document(folder / DOCUMENT).get("attributes")
+        if not isinstance(attributes, dict) or attributes.get("spec") != asdict(spec):
+            raise CorruptObjectError(f"{folder} is of another spec; remove it and make it again")
+        d2t, t2d = Column(folder / "d2t", "<i8")[:], Column(folder / "t2d", "u1")[:]
+    vocabulary = DraftVocabulary(d2t, t2d.astype(bool), float(attributes["coverage"]))
+    if len(d2t) != spec.draft_size or not np.array_equal(np.flatnonzero(t2d), vocabulary.target_ids):
+        raise CorruptObjectError(f"{folder}: d2t and t2d do not fit each other; remove it and make it again")
+    return vocabulary

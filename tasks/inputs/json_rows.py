@@ -1,0 +1,43 @@
+"""One row of JSON."""
+
+import codecs
+import json
+from typing import Any
+
+from tasks.inputs.base import MAX_ROW_BYTES, Record
+from tasks.rejections import RowRejectedError
+
+# Stands for a row that was skipped since it is over `MAX_ROW_BYTES`.
+TOO_BIG = b""
+
+
+def bare(raw: bytes) -> bytes:
+    """Return a line without white space around it and without a byte order mark."""
+    return raw.removeprefix(codecs.BOM_UTF8).strip()
+
+
+def make_record(line: int, raw: bytes) -> Record:
+    """Parse one row; what is wrong with it becomes the record's value."""
+    try:
+        return Record(line, parse_json(raw), raw)
+    except RowRejectedError as error:
+        return Record(line, error, raw)
+
+
+def parse_json(content: bytes) -> Any:
+    """Parse one row.
+
+    Raises:
+        RowRejectedError: `invalid_unicode`, `invalid_json` or `too_big`.
+    """
+    if content == TOO_BIG or len(content) > MAX_ROW_BYTES:
+        raise RowRejectedError("too_big", f"the row has over {MAX_ROW_BYTES:,} bytes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RowRejectedError(
+            "invalid_unicode", f"byte {error.start} of the row is {content[error.start]:#04x}"
+        ) from error
+    # Beside JSONDecodeError: a number of too many digits, or too deep a nesting.
+    except (ValueError, RecursionError) as error:
+        raise RowRejectedError("invalid_json", str(error)) from error
