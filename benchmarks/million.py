@@ -189,7 +189,7 @@ def write_pack(store: Path, ids: npt.NDArray[np.int32]) -> None:
         run = Run(source.fileno(), 0, np.array([len(encoded)] * SPEC.num_captured, "u8"))
         for name, row in sorted((sample_hash(row), index) for index, row in enumerate(ids)):
             writer.add(Source(name, ids[row], checksum, iter([run]), None))
-        commit(staged, packs_folder(store, SPEC.digest()) / writer.close())
+        commit(staged, packs_folder(store, SPEC.digest()) / writer.close(), store)
     print(f"a pack of {len(ids):,} samples", file=sys.stderr, flush=True)
 
 

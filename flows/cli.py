@@ -17,7 +17,9 @@ from flows.prefect_defaults import quiet_console
 from flows.preview import preview
 from flows.settings_flags import add_settings
 from flows.vocabulary import vocabulary
+from storage.errors import StorageError
 from storage.layout import FORMAT_VERSION
+from storage.paths import StorePath, store_path
 from tasks.remote_errors import KNOWN_ERRORS
 
 INTERRUPTED = 130
@@ -87,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_gc(_add_command(subparsers, "gc", store_commands.gc))
     _add_vocabulary(_add_command(subparsers, "vocabulary", vocabulary))
     demo = _add_command(subparsers, "demo", commands.demo)
-    demo.add_argument("--store", type=Path, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
+    demo.add_argument("--store", type=_store, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser
 
 
@@ -107,7 +109,7 @@ def _add_preview(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_vocabulary(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("store", type=_store, help="folder of the store, or s3://BUCKET/PREFIX")
     parser.add_argument("--model", type=Path, required=True, help="the model whose tokens these are, as for extract")
     parser.add_argument("--size", type=_count, required=True, metavar="N", help="tokens of the draft vocabulary")
     parser.add_argument(
@@ -117,7 +119,7 @@ def _add_vocabulary(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("store", type=_store, help="folder of the store, or s3://BUCKET/PREFIX")
     parser.add_argument(
         "--spec", metavar="DIGEST", help="which states, by a prefix of the digest, if there are several"
     )
@@ -137,7 +139,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_gc(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, help="folder of the store")
+    parser.add_argument("store", type=_store, help="folder of the store, or s3://BUCKET/PREFIX")
     parser.add_argument("--yes", action="store_true", help="free it; without, nothing is changed")
     parser.add_argument(
         "--older-than",
@@ -145,6 +147,13 @@ def _add_gc(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="take also what processes of other hosts left, where nothing has changed for so long",
     )
+
+
+def _store(text: str) -> StorePath:
+    try:
+        return store_path(text)
+    except StorageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:

@@ -16,6 +16,7 @@ from flows.progress import Counting, Progress, current_progress
 from flows.report import RunReport, summarize
 from flows.settings import Settings, explain_settings, load_settings
 from flows.settings_flags import given_settings
+from storage.paths import ObjectPath
 from storage.tokens import Tokens, open_tokens
 from tasks.planning import Plan, make_plan, require_space
 
@@ -125,4 +126,4 @@ def _plain(value: Any) -> Any:
     """Turn a setting into something that JSON and people can read."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path | ObjectPath) else value

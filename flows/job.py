@@ -8,8 +8,9 @@ from typing import Any
 from flows.progress import Counting, Progress
 from flows.settings import Settings
 from flows.token_choices import make_options
-from storage.errors import StoreReadOnlyError
-from storage.layout import HEADER, check_version, entries
+from storage.files import backend_of, exists, names
+from storage.layout import HEADER, check_version
+from storage.paths import StorePath
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
@@ -22,7 +23,7 @@ from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
 from tasks.hub import find_model, find_revision
 from tasks.inputs.data_files import find_files
-from tasks.planning import Plan, existing_parent
+from tasks.planning import Plan
 from tasks.token_options import TokenOptions
 from tasks.tokens_specs import make_tokens_spec
 
@@ -58,7 +59,7 @@ class Job:
     options: TokenOptions
 
     @property
-    def store(self) -> Path:
+    def store(self) -> StorePath:
         """The store's folder."""
         return self.settings.store
 
@@ -118,7 +119,8 @@ class Job:
         )
 
     def _default_encode_threads(self) -> int:
-        return max(1, min(8, num_cores() // len(self.groups)))
+        # Most of the time that object storage takes is waiting.
+        return max(backend_of(self.store).min_threads, min(8, num_cores() // len(self.groups)))
 
 
 def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
@@ -168,12 +170,11 @@ def _fingerprint(model: Path, progress: Progress | None) -> str:
     return model_fingerprint(model, lambda done, total: counting(done, total) if total >= QUIET_BYTES else None)
 
 
-def _check_store(path: Path) -> None:
+def _check_store(path: StorePath) -> None:
     """Refuse what holds anything but a store of this version; what is missing or empty becomes one."""
     # Names that start with a dot: the header of another run that starts now.
-    is_empty = path.is_dir() and all(entry.name.startswith(f".{HEADER}") for entry in entries(path))
-    if path.exists() and not is_empty:
+    backend = backend_of(path)
+    is_empty = backend.is_folder(path) and all(name.startswith(f".{HEADER}") for name in names(path))
+    if exists(path) and not is_empty:
         check_version(path)
-    parent = existing_parent(path)
-    if not os.access(parent, os.W_OK):
-        raise StoreReadOnlyError(f"{parent} cannot be written; choose a writable store")
+    backend.check_place(path)

@@ -1,15 +1,15 @@
 """Flows over a store that exists: validate it, compact it, free what nobody needs."""
 
-from pathlib import Path
-
 from prefect import flow, get_run_logger
 
 from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress
+from flows.store_field import StoreField
 from storage.file_checks import check_header
 from storage.findings import CheckReport
 from storage.garbage import Garbage
 from storage.packs import PackInfo
+from storage.paths import StorePath
 from storage.store import find_spec, spec_digests
 from tasks.compaction import compact
 from tasks.garbage import collect
@@ -20,7 +20,7 @@ tie_server()
 
 @flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)
 def validate_store(
-    store: Path,
+    store: StoreField,
     spec_digest: str | None = None,
     *,
     fraction: float = 1.0,
@@ -50,7 +50,7 @@ def validate_store(
     return report
 
 
-def _sound_specs(store: Path, spec_digest: str | None, report: CheckReport) -> list[str]:
+def _sound_specs(store: StorePath, spec_digest: str | None, report: CheckReport) -> list[str]:
     """Choose the specs whose samples can be checked; no state is looked at: a damaged pack is what this is for."""
     if spec_digest is not None:
         return [find_spec(store, spec_digest)]
@@ -61,7 +61,7 @@ def _sound_specs(store: Path, spec_digest: str | None, report: CheckReport) -> l
 
 
 @flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
-def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | None:
+def compact_store(store: StoreField, spec_digest: str | None = None) -> PackInfo | None:
     """Copy the loose objects of one spec into packs, and many small packs into one; None when there is nothing to do.
 
     Args:
@@ -81,7 +81,7 @@ def compact_store(store: Path, spec_digest: str | None = None) -> PackInfo | Non
 
 
 @flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)
-def collect_garbage(store: Path, *, older_than_seconds: float | None = None, dry_run: bool = True) -> Garbage:
+def collect_garbage(store: StoreField, *, older_than_seconds: float | None = None, dry_run: bool = True) -> Garbage:
     """Find what nobody needs in a store, and free it unless `dry_run`.
 
     Args:

@@ -15,6 +15,7 @@ from flows.prefect_defaults import tie_server
 from flows.progress import Counting, current_progress, format_bytes, format_count
 from flows.report import RunReport, RunResult, Status, measure_states, new_run_id, run_folder
 from flows.settings import Settings
+from storage.files import backend_of
 from storage.store import add_spec, init_store
 from storage.tokens import Tokens
 from tasks import messages
@@ -42,6 +43,7 @@ class Run:
     def __post_init__(self) -> None:
         self.run_id = new_run_id(self.started)
         self.folder = run_folder(self.job.store, self.run_id)
+        self.log_folder = backend_of(self.folder).local_folder(self.folder)
 
     @property
     def tokens_digest(self) -> str:
@@ -77,6 +79,7 @@ class Run:
             engines=[replace(counts) for counts in ledger.engines],
         )
         report.write()
+        backend_of(self.folder).publish(self.log_folder, self.folder)
         return report
 
 
@@ -158,7 +161,7 @@ def _extract(run: Run, plan: Plan) -> None:
         return
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
-    pool = EnginePool(start, job.groups, run.folder, job.settings.device_wait_seconds)
+    pool = EnginePool(start, job.groups, run.log_folder, job.settings.device_wait_seconds)
     with ledger.timed("extract"), pool as engines:
         ledger.engines = engines.counts
         pending: set[PrefectFuture[messages.UnitDone]] = set()

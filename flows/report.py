@@ -4,15 +4,16 @@ import json
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.progress import format_bytes
+from flows.store_field import StoreField
 from storage.errors import StoreNotFoundError
 from storage.files import clear_errors, replace_file
 from storage.layout import tokens_folder
+from storage.paths import StorePath
 from storage.store import Store, open_store, spec_digests
 from storage.tokens import REJECTS, Tokens, open_tokens
 from tasks.engine_counts import EngineCounts
@@ -60,7 +61,7 @@ class RunReport(BaseModel):
     error: str | None
     started: datetime
     finished: datetime
-    store: Path
+    store: StoreField
     rows: dict[str, int | dict[str, int]]
     truncated: int
     tokens: int
@@ -77,7 +78,7 @@ class RunReport(BaseModel):
     engines: list[EngineCounts]
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> StorePath:
         """Where the report and the engine logs lie."""
         return run_folder(self.store, self.run_id)
 
@@ -85,7 +86,7 @@ class RunReport(BaseModel):
         """Return the report as one line of JSON."""
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
-    def write(self) -> Path:
+    def write(self) -> StorePath:
         """Write `report.json` into the run's folder, whole or not at all.
 
         Raises:
@@ -94,7 +95,6 @@ class RunReport(BaseModel):
         path = self.folder / "report.json"
         text = json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
         with clear_errors(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(path, text.encode())
         return path
 
@@ -148,7 +148,7 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
     return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
 
 
-def measure_states(path: Path, spec_digest: str) -> StoreBytes:
+def measure_states(path: StorePath, spec_digest: str) -> StoreBytes:
     """Measure all states of a spec; a run that ended before it computed any has left no spec."""
     if spec_digest not in spec_digests(path):
         return StoreBytes(raw=0, stored=0, ratio=None)
@@ -166,7 +166,7 @@ def new_run_id(now: datetime) -> str:
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def run_folder(store: Path, run_id: str) -> Path:
+def run_folder(store: StorePath, run_id: str) -> StorePath:
     """Return the folder of one run's report and logs."""
     return store / "runs" / run_id
 

@@ -16,6 +16,7 @@ from pydantic_settings import (
 
 from flows.errors import SettingsError
 from flows.sources import DEFAULT_CONFIG, ENVIRONMENT, PREFIX, did_you_mean, sources, unknown_setting
+from flows.store_field import StoreField
 from flows.token_settings import TokenSettings, UserPath
 from tasks.engine.layers import DEFAULT_LAYERS
 
@@ -77,7 +78,9 @@ class Computation(TokenSettings, ModelSettings):
 class Resources(BaseSettings):
     """Where, with what and how carefully: none of these enters a digest."""
 
-    store: UserPath = Field(title="Store", description="folder of the store; made when missing")
+    store: StoreField = Field(
+        title="Store", description="folder of the store, or s3://BUCKET/PREFIX; made when missing"
+    )
     devices: str = Field(
         default="auto",
         title="Devices",

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from flows.prefect_defaults import require_home
@@ -15,6 +14,7 @@ from storage.file_checks import check_header
 from storage.garbage import Garbage
 from storage.layout import check_version
 from storage.packs import PackInfo
+from storage.paths import StorePath
 from storage.store import Store, find_spec, open_store, spec_digests
 
 SECONDS_PER_DAY = 86_400
@@ -134,6 +134,6 @@ def _spec_document(store: Store) -> dict[str, Any]:
     }
 
 
-def _all_specs(path: Path) -> list[Store]:
+def _all_specs(path: StorePath) -> list[Store]:
     check_version(path)
     return [open_store(path, digest) for digest in spec_digests(path)]

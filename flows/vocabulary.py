@@ -10,6 +10,7 @@ from flows.printing import print_document
 from storage.draft_vocabularies import DraftVocabulary, draft_vocabulary_folder
 from storage.file_checks import tokens_digests
 from storage.layout import check_version
+from storage.paths import StorePath
 from storage.tokens import Tokens, open_tokens
 from tasks.draft_vocabularies import ensure_draft_vocabulary, make_spec
 from tasks.engine.models import read_model
@@ -19,7 +20,7 @@ from tasks.tokens_specs import tokenizer_spec
 
 def vocabulary(arguments: argparse.Namespace) -> int:
     """Choose the tokens that a drafter can say, from those that are learnt; kept in the store."""
-    store: Path = arguments.store
+    store: StorePath = arguments.store
     check_version(store)
     model = read_model(find_model(arguments.model))
     tokens = _open(store, arguments.tokens)
@@ -39,7 +40,7 @@ def vocabulary(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open(store: Path, prefix: str | None) -> Tokens:
+def _open(store: StorePath, prefix: str | None) -> Tokens:
     found = [digest for digest in tokens_digests(store) if digest.startswith(prefix or "")]
     if len(found) != 1:
         names = ", ".join(digest[:12] for digest in found) or "none"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from storage.layout import loose_hashes, object_path
 from storage.objects import open_loose
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_packs
+from storage.paths import StorePath
 from storage.samples import StoredRows
 from storage.specs import StateSpec
 
@@ -32,7 +32,7 @@ class Catalog:
         position: int64[n], its position in that pack.
     """
 
-    store: Path
+    store: StorePath
     spec: StateSpec
     packs: tuple[Pack, ...]
     index: HashIndex
@@ -46,7 +46,7 @@ class Catalog:
         """Return the sample hash of entry `at`."""
         return str(self.index.hashes[at].tobytes().hex())
 
-    def folder(self, at: int) -> Path:
+    def folder(self, at: int) -> StorePath:
         """Return the folder of the loose object, or of the pack, that holds the sample of entry `at`."""
         if self.pack[at] == LOOSE:
             return object_path(self.store, self.spec.digest(), self.name(at))
@@ -80,7 +80,7 @@ class Catalog:
         return out
 
 
-def read_catalog(store: Path, spec: StateSpec, known: Iterable[Pack] = ()) -> Catalog:
+def read_catalog(store: StorePath, spec: StateSpec, known: Iterable[Pack] = ()) -> Catalog:
     """Look at directory listings and the indexes of packs.
 
     Args:
@@ -99,7 +99,7 @@ def read_catalog(store: Path, spec: StateSpec, known: Iterable[Pack] = ()) -> Ca
 
 
 def make_catalog(
-    store: Path, spec: StateSpec, packs: Sequence[Pack], positions: Sequence[Positions], loose: Hashes
+    store: StorePath, spec: StateSpec, packs: Sequence[Pack], positions: Sequence[Positions], loose: Hashes
 ) -> Catalog:
     """Catalog some samples; of several copies of one the first counts, and packs come before loose objects.
 

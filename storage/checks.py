@@ -1,24 +1,23 @@
 """The full check of a spec's samples, loose and packed."""
 
-import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import decode_chunk, join_checksum
 from storage.errors import CorruptObjectError, RowCountError
-from storage.files import missing_is_torn, read_document
+from storage.files import default_threads, find_group, has_group, missing_is_torn, read_document
 from storage.findings import CheckReport, Finding, Where
 from storage.hashes import Hashes, HashIndex, hashes_of, is_in_share, names_of
 from storage.layout import check_version, loose_hashes, object_path
 from storage.objects import loose_documents, open_loose
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_unless_gone, pack_ids
+from storage.paths import StorePath
 from storage.samples import StoredRows
 from storage.specs import StateSpec
 from storage.store import read_spec
@@ -45,7 +44,7 @@ class _Copy:
 
 
 def check_store(
-    path: Path,
+    path: StorePath,
     spec_digest: str,
     *,
     hashes: Collection[str] | None = None,
@@ -60,7 +59,7 @@ def check_store(
         spec_digest: the spec.
         hashes: the samples to check; all by default. A pack whose index is damaged is always reported.
         fraction: share of the samples to check: those with the lowest hashes, so always the same ones.
-        threads: threads that read and decode; one a core by default.
+        threads: threads that read and decode; by default one a core, or more where the store is far away.
         on_progress: called with the number of copies done and in all.
 
     Raises:
@@ -69,7 +68,7 @@ def check_store(
     check_version(path)
     check = _Check(path, read_spec(path, spec_digest), on_progress)
     choose = _chooser(hashes, fraction)
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(threads or default_threads(path)) as pool:
         while moved := check.run(choose, pool):
             choose = _chooser(moved, 1.0)
     return check.report
@@ -83,7 +82,7 @@ def _chooser(names: Collection[str] | None, fraction: float) -> Choose:
 
 
 class _Check:
-    def __init__(self, store: Path, spec: StateSpec, on_progress: Callable[[int, int], None] | None) -> None:
+    def __init__(self, store: StorePath, spec: StateSpec, on_progress: Callable[[int, int], None] | None) -> None:
         self._store = store
         self._spec = spec
         self._digest = spec.digest()
@@ -151,10 +150,11 @@ class _Check:
                     return _check_loose(folder, self._spec, copy.sample_hash)
                 return _check_packed(copy.pack, copy.position)
         except CorruptObjectError as error:
-            return copy.finding(error) if folder.exists() else None
+            return copy.finding(error) if has_group(folder) else None
 
 
-def _check_loose(folder: Path, spec: StateSpec, name: str) -> int:
+def _check_loose(place: StorePath, spec: StateSpec, name: str) -> int:
+    folder = find_group(place)
     rows = open_loose(folder, spec)
     documents = loose_documents(spec, spec.digest(), name, rows.num_tokens, rows.checksum, rows.error)
     for path, expected in documents.items():

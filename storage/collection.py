@@ -1,20 +1,20 @@
 """Freeing what nobody needs."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from storage.copies import drop_copies
-from storage.files import remove_folders
+from storage.files import has_group, names, remove_folders
 from storage.garbage import Garbage, find_garbage
 from storage.hashes import names_of
-from storage.layout import entries, object_path, packs_folder
+from storage.layout import object_path, packs_folder
 from storage.packs import SHARD_BYTES, Compaction
+from storage.paths import StorePath
 from storage.references import References
 from storage.store import read_spec
 
 
 def collect_garbage(
-    store: Path,
+    store: StorePath,
     older_than_seconds: float | None = None,
     *,
     is_dry: bool = True,
@@ -54,13 +54,14 @@ def collect_garbage(
     for digest, groups in garbage.rewrites.items():
         compaction = Compaction(store, read_spec(store, digest), shard_bytes)
         for group in groups:
-            left = [pack for pack in group if pack.folder.exists()]
+            left = [pack for pack in group if has_group(pack.folder)]
             gone = compaction.merge(left, references.lack, on_progress)
             garbage.stayed += sorted({pack.pack_id for pack in left} - set(gone))
     remove_folders(store, _removals_without_pack(store))
     return garbage
 
 
-def _removals_without_pack(store: Path) -> list[Path]:
-    found = [Path(pack.path) for spec in entries(store / "removed") for pack in entries(Path(spec.path))]
-    return [folder for folder in found if not (packs_folder(store, folder.parent.name) / folder.name).exists()]
+def _removals_without_pack(store: StorePath) -> list[StorePath]:
+    removals = store / "removed"
+    found = [(spec, pack_id) for spec in names(removals) for pack_id in names(removals / spec)]
+    return [removals / spec / pack_id for spec, pack_id in found if not has_group(packs_folder(store, spec) / pack_id)]

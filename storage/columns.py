@@ -10,7 +10,8 @@ import numpy.typing as npt
 from storage.arrays import column_document, encode_document
 from storage.codecs import add_checksum, strip_checksum
 from storage.errors import CorruptObjectError
-from storage.files import read_document, write_file
+from storage.files import read_bytes, read_document, write_file
+from storage.paths import StorePath
 
 DOCUMENT = "zarr.json"
 CACHED_CHUNKS = 8
@@ -77,7 +78,7 @@ class Column:
         CorruptObjectError: the zarr.json is not the one of such an array; a checksum is wrong.
     """
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, path: StorePath, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
         self._path = path
         self._dtype = np.dtype(dtype)
         self._row_shape = row_shape
@@ -112,7 +113,7 @@ class Column:
 
     def _read_chunk(self, chunk: int) -> npt.NDArray[Any]:
         path = self._path / chunk_key(chunk, 1 + len(self._row_shape))
-        body = strip_checksum(path.read_bytes(), str(path))
+        body = strip_checksum(read_bytes(path), str(path))
         shape = (self._chunk_rows, *self._row_shape)
         if len(body) != np.prod(shape, dtype=int) * self._dtype.itemsize:
             raise CorruptObjectError(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
@@ -14,7 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from storage.errors import RowCountError, SampleNotFoundError, SpecError
+from storage.files import backend_of
 from storage.hashes import names_of
+from storage.paths import ObjectPath, StorePath
 from storage.samplers import TokenBatchSampler
 from storage.specs import LayerId
 from storage.store import open_store
@@ -36,7 +37,8 @@ class HiddenStateDataset(Dataset[Item]):
         layers: captured layers, in the order wanted; all by default.
         missing: what to do about rows of which the store lacks the states: refuse them all, or leave those rows out.
             While others write, ranks that skip may see different rows: they must not train together then.
-        threads: that read a batch; by default one in a worker process of a DataLoader, else one a core, at most 16.
+        threads: that read a batch; by default one a core, at most 16, in a worker process of a DataLoader one alone; on
+            object storage 16 in both.
 
     Attributes:
         layers: the captured layers that an item has, in its order.
@@ -51,7 +53,7 @@ class HiddenStateDataset(Dataset[Item]):
 
     def __init__(
         self,
-        store_path: Path | str,
+        store_path: StorePath | str,
         tokens_digest: str,
         *,
         spec_digest: str | None = None,
@@ -59,7 +61,7 @@ class HiddenStateDataset(Dataset[Item]):
         missing: Literal["error", "skip"] = "error",
         threads: int | None = None,
     ) -> None:
-        self._where = Path(store_path), tokens_digest
+        self._where = store_path, tokens_digest
         self._threads = threads
         self._spec_digest = spec_digest
         self._open()
@@ -80,7 +82,8 @@ class HiddenStateDataset(Dataset[Item]):
         Raises:
             CorruptObjectError: stored bytes are damaged.
         """
-        threads = self._threads if self._threads or get_worker_info() is None else 1
+        fewest = None if get_worker_info() is None else backend_of(self.store.path).min_threads
+        threads = self._threads or fewest
         names = names_of(self.hashes[batch])
         states = self.store.read_hidden_states(names, self.layers, threads=threads)
         return [self._item(int(self.rows[i]), values) for i, values in zip(batch, states, strict=True)]
@@ -178,6 +181,7 @@ class HiddenStateLoader:
         sampler: made from the dataset's `hashes` and `lengths`.
         pad_token_id: for `pad_batch`.
         options: of torch's DataLoader, such as `num_workers`, `multiprocessing_context`, `pin_memory` or `collate_fn`.
+            Workers that read object storage are spawned, unless this says otherwise: they cannot be forked.
     """
 
     def __init__(
@@ -185,6 +189,8 @@ class HiddenStateLoader:
     ) -> None:
         self.sampler = sampler
         options = {"collate_fn": partial(pad_batch, pad_token_id=pad_token_id), **options}
+        if isinstance(dataset.store.path, ObjectPath) and options.get("num_workers"):
+            options.setdefault("multiprocessing_context", "spawn")  # the client of a bucket does not outlive a fork
         self._loader: DataLoader[Item] = DataLoader(dataset, batch_sampler=sampler, **options)
 
     def __iter__(self) -> Iterator[Item]:

@@ -1,8 +1,7 @@
 """Draft vocabularies: which target tokens a drafter can say, addressed by the tokens and the tokenizer they are of."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +10,11 @@ from storage.arrays import encode_document, group_document
 from storage.columns import DOCUMENT, Column, write_column
 from storage.digests import canonical_json, sha256_hex
 from storage.errors import CorruptObjectError, SpecError
-from storage.files import commit, missing_is_torn, read_document, staging, write_file
+from storage.files import commit, find_group, has_group, missing_is_torn, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION
+from storage.paths import StorePath
+
+P = TypeVar("P", bound=StorePath)
 
 FOLDER = "draft_vocabularies"
 
@@ -67,13 +69,13 @@ class DraftVocabulary:
         return self.d2t + np.arange(len(self.d2t))
 
 
-def draft_vocabulary_folder(store: Path, digest: str) -> Path:
-    """One draft vocabulary."""
-    return store / FOLDER / digest
+def draft_vocabulary_folder(store: P, digest: str) -> P:
+    """The place of one draft vocabulary."""
+    return cast("P", store / FOLDER / digest)
 
 
-def write_draft_vocabulary(store: Path, spec: DraftVocabularySpec, vocabulary: DraftVocabulary) -> Path:
-    """Put a draft vocabulary in its place, whole or not at all; return the folder.
+def write_draft_vocabulary(store: P, spec: DraftVocabularySpec, vocabulary: DraftVocabulary) -> P:
+    """Put a draft vocabulary in its place, whole or not at all; return the place.
 
     Raises:
         StorageError: the store cannot be written.
@@ -84,20 +86,21 @@ def write_draft_vocabulary(store: Path, spec: DraftVocabularySpec, vocabulary: D
         write_column(folder / "d2t", vocabulary.d2t.astype("<i8"))
         write_column(folder / "t2d", vocabulary.t2d.astype("u1"))
         write_file(folder, DOCUMENT, [encode_document(group_document(attributes))])
-        commit(folder, place)
+        commit(folder, place, store)
     return place
 
 
-def open_draft_vocabulary(store: Path, spec: DraftVocabularySpec) -> DraftVocabulary | None:
+def open_draft_vocabulary(store: StorePath, spec: DraftVocabularySpec) -> DraftVocabulary | None:
     """Read the draft vocabulary of exactly this spec; None if there is none.
 
     Raises:
         CorruptObjectError: it is damaged.
     """
-    folder = draft_vocabulary_folder(store, spec.digest())
-    if not folder.exists():
+    place = draft_vocabulary_folder(store, spec.digest())
+    if not has_group(place):
         return None
-    with missing_is_torn(f"draft vocabulary {folder.name}"):
+    with missing_is_torn(f"draft vocabulary {place.name}"):
+        folder = find_group(place)
         attributes: Any = read_document(folder / DOCUMENT).get("attributes")
         if not isinstance(attributes, dict) or attributes.get("spec") != asdict(spec):
             raise CorruptObjectError(f"{folder} is of another spec; remove it and make it again")

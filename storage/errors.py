@@ -7,6 +7,7 @@ StorageError
 |-- StoreVersionError      store_version
 |-- StoreReadOnlyError     store_read_only
 |-- StoreFullError         store_full
+|-- StoreUnreachableError  store_unreachable
 |-- SpecError              spec
 |-- SampleNotFoundError    sample_not_found   (also a KeyError)
 |-- SampleShapeError       sample_shape
@@ -58,6 +59,12 @@ class StoreFullError(StorageError):
     """The file system or the quota has no room left."""
 
     kind: ClassVar[str] = "store_full"
+
+
+class StoreUnreachableError(StorageError):
+    """Object storage does not answer, or refuses; or it cannot be asked from this process."""
+
+    kind: ClassVar[str] = "store_unreachable"
 
 
 class SpecError(StorageError):

@@ -1,21 +1,20 @@
 """Checks of what a store has beside states: its header, the files of its specs, its tokens artifacts."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 
-from storage.columns import DOCUMENT
 from storage.digests import is_digest, sample_hash
 from storage.errors import CorruptObjectError, HashMismatchError, NotAStoreError, StoreVersionError, TornObjectError
-from storage.files import missing_is_torn, read_document
+from storage.files import backend_of, exists, missing_is_torn, names, read_document
 from storage.findings import Finding
-from storage.layout import FORMAT_VERSION, check_version, entries, spec_path, tokens_folder
+from storage.layout import FORMAT_VERSION, check_version, digest_in, spec_path, tokens_folder
+from storage.paths import StorePath
 from storage.store import read_spec, spec_digests
 from storage.tokens import Tokens
 
 
-def check_header(store: Path) -> list[Finding]:
+def check_header(store: StorePath) -> list[Finding]:
     """Check the header of what, by all that lies beside it, is a store of this version.
 
     Raises:
@@ -30,7 +29,7 @@ def check_header(store: Path) -> list[Finding]:
     return []
 
 
-def check_files(store: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+def check_files(store: StorePath, on_progress: Callable[[int, int], None] | None = None) -> list[Finding]:
     """Check the files of all specs, and all tokens artifacts in full.
 
     Args:
@@ -52,19 +51,19 @@ def check_files(store: Path, on_progress: Callable[[int, int], None] | None = No
     return findings
 
 
-def digests_of_states(store: Path) -> set[str]:
+def digests_of_states(store: StorePath) -> set[str]:
     """Return the digests of the specs of which there are states, or folders for them."""
-    return {entry.name for kind in ("objects", "packs") for entry in entries(store / kind) if is_digest(entry.name)}
+    return {name for kind in ("objects", "packs") for name in names(store / kind) if is_digest(name)}
 
 
-def tokens_digests(store: Path) -> list[str]:
+def tokens_digests(store: StorePath) -> list[str]:
     """Return the digests of the tokens artifacts."""
-    return sorted(entry.name for entry in entries(store / "tokens") if is_digest(entry.name))
+    return sorted({digest_in(name) for name in backend_of(store).group_names(store / "tokens")})
 
 
-def _check_spec(store: Path, digest: str) -> Finding | None:
+def _check_spec(store: StorePath, digest: str) -> Finding | None:
     try:
-        if not spec_path(store, digest).exists():
+        if not exists(spec_path(store, digest)):
             raise TornObjectError(f"{spec_path(store, digest)} is missing; run the job that made the states again")
         read_spec(store, digest)
     except CorruptObjectError as error:
@@ -72,7 +71,7 @@ def _check_spec(store: Path, digest: str) -> Finding | None:
     return None
 
 
-def _check_tokens(store: Path, digest: str) -> Finding | None:
+def _check_tokens(store: StorePath, digest: str) -> Finding | None:
     try:
         with missing_is_torn(f"tokens artifact {digest}"):
             verify_tokens(Tokens(tokens_folder(store, digest), digest))
@@ -98,11 +97,10 @@ def verify_tokens(tokens: Tokens) -> None:
             )
 
 
-def _versions(store: Path) -> Iterator[object]:
+def _versions(store: StorePath) -> Iterator[object]:
     """Return the format versions that groups of the store say they have; nothing for what is no group of ours."""
-    for pattern in ("objects/*/*/*", "packs/*/*", "tokens/*"):
-        for document in store.glob(f"{pattern}/{DOCUMENT}"):
-            try:
-                yield read_document(document)["attributes"]["format_version"]
-            except (CorruptObjectError, KeyError, TypeError):
-                continue  # damaged, or not ours: no evidence either way
+    for document in backend_of(store).group_documents(store):
+        try:
+            yield read_document(document)["attributes"]["format_version"]
+        except (CorruptObjectError, KeyError, TypeError):
+            continue  # damaged, or not ours: no evidence either way

@@ -1,185 +1,131 @@
-"""Atomic commit of folders: staging, fsync, rename. No locks."""
+"""Files and groups of a store, wherever it lies: each function asks the backend of its path."""
 
-import errno
 import json
 import os
-import shutil
-import socket
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
-from storage.errors import CorruptObjectError, StoreFullError, StoreNotFoundError, StoreReadOnlyError, TornObjectError
+from storage.backends import Backend
+from storage.errors import CorruptObjectError, TornObjectError
+from storage.file_system import STAGING, FileSystem, host_name
+from storage.paths import ObjectPath, StorePath
+from storage.staged_files import clear_errors, create_file, write_file
 
-STAGING = "tmp"
-# To remove a large file keeps the kernel busy.
-REMOVERS = 4
-FULL = {errno.ENOSPC, errno.EDQUOT}
-READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+__all__ = [
+    "STAGING",
+    "backend_of",
+    "clear_errors",
+    "commit",
+    "create_file",
+    "default_threads",
+    "exists",
+    "find_group",
+    "folder_bytes",
+    "has_group",
+    "host_name",
+    "mark",
+    "missing_is_torn",
+    "names",
+    "read_bytes",
+    "read_document",
+    "remove_folders",
+    "replace_file",
+    "set_aside",
+    "staging",
+    "total_bytes",
+    "write_file",
+]
 
+P = TypeVar("P", bound=StorePath)
 
-@contextmanager
-def clear_errors(path: Path, needed_bytes: Callable[[], int] | None = None) -> Iterator[None]:
-    """Turn the OSErrors of a full or read-only file system into one-line storage errors.
-
-    Args:
-        path: what to name.
-        needed_bytes: asked for the room that the whole step takes at most, once there is none left.
-
-    Raises:
-        StoreFullError: no room or quota left.
-        StoreReadOnlyError: writing is refused.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in FULL:
-            need = "" if needed_bytes is None else f" (up to {needed_bytes()} bytes were needed)"
-            raise StoreFullError(f"no space left at {path}{need}; free some and run again") from error
-        if error.errno in READ_ONLY:
-            raise StoreReadOnlyError(f"cannot write at {path}: {error.strerror}; choose a writable store") from error
-        raise
-
-
-@contextmanager
-def staging(root: Path, needed_bytes: Callable[[], int] | None = None) -> Iterator[Path]:
-    """Give a fresh staging folder below `root`; whatever was not committed is removed at the end.
-
-    Raises:
-        StoreNotFoundError: `root` is not a folder.
-        StoreFullError, StoreReadOnlyError: as `clear_errors`.
-    """
-    if not root.is_dir():
-        raise StoreNotFoundError(f"{root} is not a folder; create the store first")
-    folder = root / STAGING / f"{host_name()}-{os.getpid()}-{uuid.uuid4().hex}"
-    with clear_errors(root, needed_bytes):
-        folder.parent.mkdir(exist_ok=True)
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            if folder.exists():
-                shutil.rmtree(folder)
+FILE_SYSTEM = FileSystem()
 
 
-def create_file(folder: Path, name: str) -> BinaryIO:
-    """Open the new file `name`, which may have slashes, below a folder.
+@cache
+def _object_storage() -> Backend[Any]:
+    from storage.object_storage import ObjectStorage  # noqa: PLC0415 - most stores do not need it
 
-    Raises:
-        FileNotFoundError: the folder is gone. It is not made again, since what was in it would then lack.
-    """
-    path = folder / name
-    for parent in reversed(path.relative_to(folder).parents[:-1]):
-        (folder / parent).mkdir(exist_ok=True)
-    return path.open("xb")
+    return ObjectStorage()
 
 
-def write_file(folder: Path, name: str, parts: Iterable[bytes]) -> int:
-    """Create the file `name` below a folder with the bytes of `parts`, on disk when this returns; give their number."""
-    with create_file(folder, name) as file:
-        num_bytes = sum(file.write(part) for part in parts)
-        file.flush()
-        os.fsync(file.fileno())
-    return num_bytes
+def backend_of(path: StorePath) -> Backend[Any]:
+    """Return what keeps the files of a path."""
+    return _object_storage() if isinstance(path, ObjectPath) else FILE_SYSTEM
 
 
-def commit(staged: Path, final: Path) -> bool:
-    """Rename a staged folder, whose files are on disk, into its place.
-
-    Returns:
-        True if this call committed; False if somebody else had, and `staged` is left for `staging` to remove.
-    """
-    for folder, _, _ in os.walk(staged, topdown=False):
-        _sync_folder(Path(folder))
-    make_folder(final.parent)
-    try:
-        staged.rename(final)
-    except OSError as error:
-        if error.errno in TAKEN:
-            return False
-        raise
-    _sync_folder(final.parent)
-    return True
+def staging(root: StorePath, needed_bytes: Callable[[], int] | None = None) -> AbstractContextManager[Path]:
+    """As `Backend.staging`."""
+    return backend_of(root).staging(root, needed_bytes)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path` in one step, replacing what is there."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    make_folder(path.parent)
-    try:
-        write_file(path.parent, temporary.name, [data])
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+def commit(staged: Path, place: P, root: P, *, read_back: bool = False) -> P | None:
+    """As `Backend.commit`."""
+    folder: P | None = backend_of(root).commit(staged, place, root, read_back=read_back)
+    return folder
 
 
-def mark(path: Path) -> None:
-    """Create an empty file; one that is there already is fine."""
-    make_folder(path.parent)
-    with suppress(FileExistsError):
-        write_file(path.parent, path.name, [])
-    _sync_folder(path.parent)
+def replace_file(path: StorePath, data: bytes) -> None:
+    """As `Backend.replace_file`."""
+    backend_of(path).replace_file(path, data)
 
 
-def remove_folders(root: Path, folders: Iterable[Path]) -> None:
-    """Remove folders, or files: each leaves its place in one step, then its files go. One that is gone is no error."""
-    rest = iter(folders)
-    with staging(root) as staged, ThreadPoolExecutor(REMOVERS) as pool:
-        while batch := list(islice(rest, REMOVERS * 64)):
-            list(pool.map(lambda place: _move_and_remove(place, staged / uuid.uuid4().hex), batch))
+def mark(path: StorePath) -> None:
+    """As `Backend.mark`."""
+    backend_of(path).mark(path)
 
 
-def _move_and_remove(place: Path, staged: Path) -> None:
-    with suppress(FileNotFoundError):
-        place.rename(staged)
-        if staged.is_dir():
-            shutil.rmtree(staged)
-        else:
-            staged.unlink()
+def remove_folders(root: StorePath, places: Iterable[StorePath]) -> None:
+    """As `Backend.remove`."""
+    backend_of(root).remove(root, places)
 
 
-def folder_bytes(folder: Path) -> int:
-    """Return the sum of the sizes of all files below `folder`, or that of a file; what is missing has none."""
-    total = _file_bytes(folder) if folder.is_file() else 0
-    for parent, _, names in os.walk(folder):
-        total += sum(_file_bytes(Path(parent, name)) for name in names)
-    return total
+def set_aside(place: StorePath, quarantine: StorePath, root: StorePath) -> bool:
+    """As `Backend.set_aside`."""
+    return backend_of(root).set_aside(place, quarantine, root)
 
 
-def _file_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # compacted away since it was listed
-        return 0
+def find_group(place: P) -> P:
+    """As `Backend.find_group`."""
+    folder: P = backend_of(place).find_group(place)
+    return folder
 
 
-def host_name() -> str:
-    """Return the name under which processes see each other by their ids."""
-    # Containers may share a host name, but a process id means something in its own PID namespace alone.
-    return f"{socket.gethostname()}.{Path('/proc/self/ns/pid').stat().st_ino}"
+def has_group(place: StorePath) -> bool:
+    """As `Backend.has_group`."""
+    return backend_of(place).has_group(place)
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, on disk when this returns."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+def names(folder: StorePath) -> list[str]:
+    """As `Backend.names`."""
+    return backend_of(folder).names(folder)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def exists(path: StorePath) -> bool:
+    """As `Backend.exists`."""
+    return backend_of(path).exists(path)
+
+
+def folder_bytes(place: StorePath) -> int:
+    """As `Backend.num_bytes`."""
+    return backend_of(place).num_bytes(place)
+
+
+def total_bytes(places: Sequence[StorePath]) -> int:
+    """Return the sum of `folder_bytes`."""
+    return sum(backend_of(places[0]).each(folder_bytes, places)) if places else 0
+
+
+def default_threads(path: StorePath) -> int:
+    """Return how many threads should read: one a core, or more where most of the time is waiting."""
+    return max(len(os.sched_getaffinity(0)), backend_of(path).min_threads)
+
+
+def read_bytes(path: StorePath) -> bytes:
+    """As `Backend.read_bytes`."""
+    return backend_of(path).read_bytes(path)
 
 
 @contextmanager
@@ -191,7 +137,7 @@ def missing_is_torn(what: str) -> Iterator[None]:
         raise TornObjectError(f"{what} lacks {error.filename}; use aerie validate --repair") from error
 
 
-def read_document(path: Path) -> dict[str, Any]:
+def read_document(path: StorePath) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
@@ -199,7 +145,7 @@ def read_document(path: Path) -> dict[str, Any]:
         CorruptObjectError: the file holds something else.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_bytes(path))
     except ValueError as error:
         raise CorruptObjectError(f"{path} is not JSON: {error}; use aerie validate --repair") from error
     if not isinstance(document, dict):

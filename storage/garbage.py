@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,12 +10,13 @@ import numpy.typing as npt
 
 from storage.errors import TornObjectError
 from storage.file_checks import digests_of_states
-from storage.files import folder_bytes, missing_is_torn
+from storage.files import backend_of, exists, folder_bytes, has_group, missing_is_torn, names, total_bytes
 from storage.hashes import Hashes, HashIndex, hashes_of, is_new, names_of, order_of
-from storage.layout import check_version, entries, loose_hashes, object_path
+from storage.layout import check_version, loose_hashes, object_path
 from storage.leftovers import foreign_staging, stale_staging
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_packs
+from storage.paths import StorePath
 from storage.references import TOKENS, References, lost_tokens
 from storage.specs import StateSpec
 from storage.store import read_spec, spec_digests
@@ -44,7 +44,7 @@ class Garbage:
 
     counts: Counter[Kind] = field(default_factory=Counter)
     bytes: Counter[Kind] = field(default_factory=Counter)
-    folders: list[Path] = field(default_factory=list)
+    folders: list[StorePath] = field(default_factory=list)
     loose: dict[str, Hashes] = field(default_factory=dict)
     rewrites: dict[str, list[list[Pack]]] = field(default_factory=dict)
     stayed: list[str] = field(default_factory=list)
@@ -58,13 +58,13 @@ class Garbage:
             self.counts[kind] += count
             self.bytes[kind] += num_bytes
 
-    def add_folders(self, kind: Kind, folders: Sequence[Path]) -> None:
+    def add_folders(self, kind: Kind, folders: Sequence[StorePath]) -> None:
         """Count folders, or files, that can go as they are."""
-        self.add(kind, len(folders), sum(map(folder_bytes, folders)))
+        self.add(kind, len(folders), total_bytes(folders))
         self.folders += folders
 
 
-def find_garbage(store: Path, references: References, older_than_seconds: float | None = None) -> Garbage:
+def find_garbage(store: StorePath, references: References, older_than_seconds: float | None = None) -> Garbage:
     """Look for what nobody needs.
 
     Args:
@@ -78,43 +78,48 @@ def find_garbage(store: Path, references: References, older_than_seconds: float 
     check_version(store)
     garbage = Garbage(is_unsure=bool(lost_tokens(store)))
     stale = stale_staging(store, older_than_seconds)
-    garbage.add_folders("staging", stale)
+    garbage.add_folders("staging", [*stale, *backend_of(store).leftovers(store)])
     garbage.foreign_bytes = sum(folder_bytes(folder) for folder in foreign_staging(store) if folder not in stale)
     garbage.add_folders("quarantine", _set_aside(store))
     recorded = spec_digests(store)
     for digest in sorted(digests_of_states(store) - set(recorded)):
         kinds = ("objects", "packs", "removed")
-        garbage.add_folders("unrecorded", [store / kind / digest for kind in kinds if (store / kind / digest).exists()])
+        garbage.add_folders("unrecorded", [store / kind / digest for kind in kinds if exists(store / kind / digest)])
     for digest in recorded:
         _find_packed(store, read_spec(store, digest), references, garbage)
     return garbage
 
 
-def _set_aside(store: Path) -> list[Path]:
+def _set_aside(store: StorePath) -> list[StorePath]:
     """List what is in the quarantine, but for tokens artifacts that have not been made anew: they name samples."""
     lost = lost_tokens(store)
-    found = [Path(entry.path) for kind in entries(store / "quarantine") for entry in entries(Path(kind.path))]
-    return sorted(path for path in found if not (path.parent.name == TOKENS and path.name.startswith(tuple(lost))))
+    quarantine = store / "quarantine"
+    return [
+        quarantine / kind / name
+        for kind in sorted(names(quarantine))
+        for name in sorted(names(quarantine / kind))
+        if not (kind == TOKENS and name.startswith(tuple(lost)))
+    ]
 
 
-def _find_loose(store: Path, digest: str, references: References, garbage: Garbage) -> Hashes:
+def _find_loose(store: StorePath, digest: str, references: References, garbage: Garbage) -> Hashes:
     """Find loose objects that nobody names; return the others."""
     loose = hashes_of(sorted(loose_hashes(store, digest)))
     is_lacking = references.lack(loose)
     garbage.loose[digest] = loose[is_lacking]
     folders = [object_path(store, digest, name) for name in names_of(garbage.loose[digest])]
-    garbage.add("unreferenced", len(folders), sum(map(folder_bytes, folders)))
+    garbage.add("unreferenced", len(folders), total_bytes(folders))
     return loose[~is_lacking]
 
 
-def _find_packed(store: Path, spec: StateSpec, references: References, garbage: Garbage) -> None:
+def _find_packed(store: StorePath, spec: StateSpec, references: References, garbage: Garbage) -> None:
     digest = spec.digest()
     loose = _find_loose(store, digest, references, garbage)
     packs, sizes = _measure_packs(store, spec)
     live = [live_positions(store, digest, pack) for pack in packs]
     packed = _Packed([pack.hashes[here] for pack, here in zip(packs, live, strict=True)])
     copies = [object_path(store, digest, name) for name in names_of(loose[packed.hold(loose)])]
-    garbage.add("copies", len(copies), sum(map(folder_bytes, copies)))
+    garbage.add("copies", len(copies), total_bytes(copies))
     dirty, kept_bytes = set(), []
     for number, (pack, here) in enumerate(zip(packs, live, strict=True)):
         num_bytes, is_lacking = sizes[number], references.lack(pack.hashes[here])
@@ -130,7 +135,7 @@ def _find_packed(store: Path, spec: StateSpec, references: References, garbage: 
     garbage.rewrites[digest] = [[packs[number] for number in group] for group in groups]
 
 
-def _measure_packs(store: Path, spec: StateSpec) -> tuple[tuple[Pack, ...], list[npt.NDArray[np.int64]]]:
+def _measure_packs(store: StorePath, spec: StateSpec) -> tuple[tuple[Pack, ...], list[npt.NDArray[np.int64]]]:
     """Open the packs, and give the encoded bytes of the samples of each."""
     while True:
         packs = open_packs(store, spec)
@@ -138,7 +143,7 @@ def _measure_packs(store: Path, spec: StateSpec) -> tuple[tuple[Pack, ...], list
             with missing_is_torn(f"a pack of spec {spec.digest()}"):
                 return packs, [pack.encoded_bytes() for pack in packs]
         except TornObjectError:
-            if all(pack.folder.exists() for pack in packs):  # else one has gone into another
+            if all(has_group(pack.folder) for pack in packs):  # else one has gone into another
                 raise
 
 

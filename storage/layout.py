@@ -1,17 +1,19 @@
 """Where things lie in a store, and the header that says what it is (docs/format.md)."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from storage.digests import canonical_json, is_digest
+from storage.digests import DIGEST_LENGTH, canonical_json
 from storage.errors import CorruptObjectError, NotAStoreError, StoreNotFoundError, StoreVersionError
-from storage.files import read_document
+from storage.file_system import PREFIX_LENGTH
+from storage.files import backend_of, read_document
+from storage.paths import StorePath
+
+P = TypeVar("P", bound=StorePath)
 
 FORMAT = "aerie"
 FORMAT_VERSION = 1
 HEADER = "aerie.json"
-PREFIX_LENGTH = 2
 MEND = f" (a store whose {HEADER} is damaged is mended by aerie validate --repair)"
 
 
@@ -20,71 +22,65 @@ def header_bytes() -> bytes:
     return canonical_json({"format": FORMAT, "format_version": FORMAT_VERSION})
 
 
-def spec_path(store: Path, spec_digest: str) -> Path:
+def _below(store: P, *names: str) -> P:
+    path: Any = store
+    for name in names:
+        path = path / name
+    return cast("P", path)
+
+
+def spec_path(store: P, spec_digest: str) -> P:
     """The StateSpec's file."""
-    return store / "specs" / f"{spec_digest}.json"
+    return _below(store, "specs", f"{spec_digest}.json")
 
 
-def objects_folder(store: Path, spec_digest: str) -> Path:
+def objects_folder(store: P, spec_digest: str) -> P:
     """The loose objects of one spec."""
-    return store / "objects" / spec_digest
+    return _below(store, "objects", spec_digest)
 
 
-def object_path(store: Path, spec_digest: str, sample_hash: str) -> Path:
-    """One loose object."""
-    return objects_folder(store, spec_digest) / sample_hash[:PREFIX_LENGTH] / sample_hash
+def object_path(store: P, spec_digest: str, sample_hash: str) -> P:
+    """The place of one loose object."""
+    return _below(objects_folder(store, spec_digest), sample_hash[:PREFIX_LENGTH], sample_hash)
 
 
-def packs_folder(store: Path, spec_digest: str) -> Path:
+def packs_folder(store: P, spec_digest: str) -> P:
     """The packs of one spec."""
-    return store / "packs" / spec_digest
+    return _below(store, "packs", spec_digest)
 
 
-def removals_folder(store: Path, spec_digest: str, pack_id: str) -> Path:
+def digest_in(group_name: str) -> str:
+    """Return the digest with which the name of a group begins."""
+    return group_name[:DIGEST_LENGTH]
+
+
+def removals_folder(store: P, spec_digest: str, pack_id: str) -> P:
     """The removals of one pack: an empty file for each sample that no longer counts."""
-    return store / "removed" / spec_digest / pack_id
+    return _below(store, "removed", spec_digest, pack_id)
 
 
-def tokens_folder(root: Path, tokens_digest: str) -> Path:
-    """One tokens artifact."""
-    return root / "tokens" / tokens_digest
+def tokens_folder(root: P, tokens_digest: str) -> P:
+    """The place of one tokens artifact."""
+    return _below(root, "tokens", tokens_digest)
 
 
-def quarantine_folder(store: Path, spec_digest: str) -> Path:
+def quarantine_folder(store: P, spec_digest: str) -> P:
     """What repair set aside for one spec."""
-    return store / "quarantine" / spec_digest
+    return _below(store, "quarantine", spec_digest)
 
 
-def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """List a folder; one that is missing is empty."""
-    try:
-        with os.scandir(folder) as found:
-            yield from found
-    except FileNotFoundError:
-        return
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - of a million names, a path each takes longer than the listing
-    except FileNotFoundError:
-        return []
-
-
-def loose_hashes(store: Path, spec_digest: str) -> Iterator[str]:
+def loose_hashes(store: StorePath, spec_digest: str) -> Iterator[str]:
     """List the sample hashes of the loose objects of one spec."""
-    for prefix in entries(objects_folder(store, spec_digest)):
-        if len(prefix.name) == PREFIX_LENGTH and prefix.is_dir():
-            yield from (name for name in _names(prefix.path) if is_digest(name) and name.startswith(prefix.name))
+    return backend_of(store).loose_hashes(objects_folder(store, spec_digest))
 
 
-def check_version(store: Path) -> None:
+def check_version(store: StorePath) -> None:
     """Refuse whatever is not a store of this format version.
 
     Raises:
         StoreNotFoundError, NotAStoreError, StoreVersionError: as their names say.
     """
-    if not store.is_dir():
+    if not backend_of(store).is_folder(store):
         raise StoreNotFoundError(f"{store} is not a folder; give the path of a store")
     try:
         header = read_document(store / HEADER)

@@ -2,13 +2,12 @@
 
 import os
 import time
-from pathlib import Path
 
-from storage.files import STAGING, host_name, remove_folders
-from storage.layout import entries
+from storage.files import STAGING, backend_of, host_name, names, remove_folders
+from storage.paths import StorePath
 
 
-def sweep(root: Path) -> int:
+def sweep(root: StorePath) -> int:
     """Remove staging folders whose process of this host is dead; give their number."""
     stale = stale_staging(root)
     if stale:
@@ -16,7 +15,7 @@ def sweep(root: Path) -> int:
     return len(stale)
 
 
-def stale_staging(root: Path, older_than_seconds: float | None = None) -> list[Path]:
+def stale_staging(root: StorePath, older_than_seconds: float | None = None) -> list[StorePath]:
     """List staging folders whose process of this host is dead.
 
     Args:
@@ -24,13 +23,13 @@ def stale_staging(root: Path, older_than_seconds: float | None = None) -> list[P
         older_than_seconds: list also those of other hosts in which nothing has been made or changed for so long. Only
             who runs these hosts can know that no writer of theirs is that slow.
     """
-    folders = [Path(entry.path) for entry in entries(root / STAGING)]
+    folders = [root / STAGING / name for name in names(root / STAGING)]
     return [folder for folder in folders if _is_dead(folder.name) or _is_older(folder, older_than_seconds)]
 
 
-def foreign_staging(root: Path) -> list[Path]:
+def foreign_staging(root: StorePath) -> list[StorePath]:
     """List staging folders of other hosts: whether their processes live cannot be seen from here."""
-    return [Path(entry.path) for entry in entries(root / STAGING) if _is_foreign(entry.name)]
+    return [root / STAGING / name for name in names(root / STAGING) if _is_foreign(name)]
 
 
 def _split(name: str) -> tuple[str, int] | None:
@@ -57,11 +56,11 @@ def _is_dead(name: str) -> bool:
     return False
 
 
-def _is_older(folder: Path, seconds: float | None) -> bool:
+def _is_older(folder: StorePath, seconds: float | None) -> bool:
     if seconds is None or not _is_foreign(folder.name):
         return False
     try:
-        latest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        latest = backend_of(folder).last_change(folder)
     except FileNotFoundError:  # its writer is at work, or has just ended
         return False
     return time.time() - latest > seconds

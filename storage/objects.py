@@ -1,4 +1,4 @@
-"""Loose objects: one Zarr group a sample, committed by rename."""
+"""Loose objects: one Zarr group a sample, committed as a whole."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, encode_chunk, 
 from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
-from storage.files import commit, folder_bytes, read_document, staging, write_file
+from storage.files import commit, find_group, folder_bytes, has_group, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, check_version, object_path
+from storage.paths import StorePath
 from storage.rounding import round_states
 from storage.samples import RoundingError, StoredRows
 from storage.shards import ShardIndex
@@ -48,7 +49,7 @@ class ObjectWriter:
         StoreNotFoundError, NotAStoreError, StoreVersionError: `store_path` is no store of this version.
     """
 
-    def __init__(self, store_path: Path, spec: StateSpec) -> None:
+    def __init__(self, store_path: StorePath, spec: StateSpec) -> None:
         check_version(store_path)
         self._store = store_path
         self._spec = spec
@@ -68,13 +69,13 @@ class ObjectWriter:
         states = self._checked(input_ids, hidden_states)
         name = sample_hash(input_ids)
         final = object_path(self._store, self._digest, name)
-        if final.exists():
+        if has_group(final):
             return ObjectInfo(name, len(input_ids), states.nbytes, folder_bytes(final), existed=True)
         with staging(self._store, lambda: states.nbytes) as staged:
             self._write_group(staged, name, input_ids, states)
             stored_bytes = folder_bytes(staged)
-            committed = commit(staged, final)
-        return ObjectInfo(name, len(input_ids), states.nbytes, stored_bytes, existed=not committed)
+            folder = commit(staged, final, self._store)
+        return ObjectInfo(name, len(input_ids), states.nbytes, stored_bytes, existed=folder is None)
 
     def _checked(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if input_ids.ndim != 1 or not len(input_ids):
@@ -116,13 +117,14 @@ def loose_documents(
     }
 
 
-def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
+def open_loose(place: StorePath, spec: StateSpec) -> StoredRows:
     """Return the rows of a loose object.
 
     Raises:
         FileNotFoundError: the object, or a file of it, is missing.
         CorruptObjectError: its metadata is damaged.
     """
+    folder = find_group(place)
     attributes = read_document(folder / DOCUMENT).get("attributes")
     known = attributes if isinstance(attributes, dict) else {}
     num_tokens, checksum = known.get("num_tokens"), known.get("checksum")
@@ -135,7 +137,7 @@ def open_loose(folder: Path, spec: StateSpec) -> StoredRows:
     return StoredRows(states, Column(folder / "input_ids", "<i4"), 0, num_tokens, checksum, error)
 
 
-def _read_error(recorded: Any, folder: Path) -> RoundingError:
+def _read_error(recorded: Any, folder: StorePath) -> RoundingError:
     """Return what `loose_documents` recorded; nothing else in the store would tell of a flipped bit in it."""
     is_list = isinstance(recorded, list) and [type(number) for number in recorded] == [float, float, int]
     if not is_list or recorded[2] != _checksum_of(RoundingError(*recorded[:2])):

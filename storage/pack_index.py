@@ -1,7 +1,6 @@
-"""One pack on disk: which samples it holds and where; its samples are read through `StoredRows`."""
+"""One stored pack: which samples it holds and where; its samples are read through `StoredRows`."""
 
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from storage.columns import DOCUMENT, Column
 from storage.errors import CorruptObjectError
 from storage.files import read_document
 from storage.hashes import HASH_BYTES, Hashes, is_ascending, json_pieces, names_of
-from storage.layout import FORMAT_VERSION
+from storage.layout import FORMAT_VERSION, digest_in
+from storage.paths import StorePath
 from storage.samples import RoundingError, StoredRows
 from storage.specs import StateSpec
 from storage.state_arrays import StateArray
@@ -56,7 +56,7 @@ class Pack:
     """The index of one pack, checked as a whole when it is opened.
 
     Attributes:
-        pack_id: its name.
+        pack_id: its name in the store, which begins with that of the format.
         hashes: uint8[n, 32], hashes of its samples, ascending.
         row_start: int64[n], first row of each sample.
         num_tokens: int64[n], rows of each sample.
@@ -71,7 +71,7 @@ class Pack:
         CorruptObjectError: a file of the index is damaged.
     """
 
-    def __init__(self, folder: Path, spec: StateSpec, pack_id: str) -> None:
+    def __init__(self, folder: StorePath, spec: StateSpec, pack_id: str) -> None:
         self.folder = folder
         self.pack_id = pack_id
         self.hashes = Column(folder / "sample_hash", "u1", (HASH_BYTES,))[:]
@@ -129,7 +129,7 @@ class Pack:
         known = {"generation": 0} | (attributes if isinstance(attributes, dict) else {})
         numbers = [known.get(name) for name in ("num_rows", "shard_rows", "generation")]
         num_rows, shard_rows, generation = (number if type(number) is int else -1 for number in numbers)
-        expected = pack_documents(spec, self.pack_id, len(self), num_rows, shard_rows, generation)
+        expected = pack_documents(spec, digest_in(self.pack_id), len(self), num_rows, shard_rows, generation)
         self._require(documents == expected, "its zarr.json documents are not those of this format")
         self._require(shard_rows > 0 and shard_rows % TOKENS_PER_CHUNK == 0, f"shard_rows is {shard_rows}")
         self._require(generation >= 0, f"generation is {generation}")
@@ -141,7 +141,7 @@ class Pack:
         self._require(len(lengths) == 1, "its index arrays differ in length")
         self._require(is_ascending(self.hashes), "its sample hashes do not ascend")
         pack_id = pack_id_of(spec.digest(), self.hashes, self.generation)
-        self._require(pack_id == self.pack_id, "its sample hashes do not make its name")
+        self._require(pack_id == digest_in(self.pack_id), "its sample hashes do not make its name")
         padded = -(-self.num_tokens // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
         ends = np.cumsum(padded)
         is_tight = np.array_equal(self.row_start, ends - padded) and bool((self.num_tokens > 0).all())

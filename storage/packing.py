@@ -9,12 +9,22 @@ import numpy as np
 
 from storage.catalog import LOOSE, Catalog
 from storage.errors import CorruptObjectError
-from storage.files import commit, folder_bytes, missing_is_torn, remove_folders, staging
+from storage.files import (
+    backend_of,
+    commit,
+    find_group,
+    folder_bytes,
+    has_group,
+    missing_is_torn,
+    remove_folders,
+    staging,
+)
 from storage.hashes import Hashes, HashIndex, Positions
 from storage.layout import packs_folder, removals_folder
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_unless_gone
 from storage.pack_writer import DamagedCopyError, PackWriter, Source
+from storage.paths import StorePath
 from storage.verification import verify_chunks, verify_ids
 
 # Bounds a pack, and so the room that compaction needs: the sources of a pack go once it is verified.
@@ -84,21 +94,25 @@ def _write_pack(
         staging(catalog.store, lambda: needed_bytes(catalog, first, shard_rows)) as staged,
         PackWriter(staged, catalog.spec, shard_rows, generation) as writer,
     ):
-        while stop < len(catalog) and writer.num_rows < SHARDS_PER_PACK * shard_rows:
-            source = _open_source(catalog, stop, check_first=check_first)
+        entries = range(first, len(catalog))
+        opened = backend_of(catalog.store).each(lambda at: _open_source(catalog, at, check_first=check_first), entries)
+        for source in opened:
             if source is None:
                 damaged.append(stop)
             else:
                 _add(writer, source, catalog.folder(stop))
             on_copy(stop)
             stop += 1
+            if writer.num_rows >= SHARDS_PER_PACK * shard_rows:
+                break
         if not writer.num_rows:
             return NewPack(None, writer.hashes, 0, stop, np.array(damaged, np.int64))
         pack_id = writer.close()
-        if not all(pack.folder.exists() for pack in catalog.packs):
+        if not all(has_group(pack.folder) for pack in catalog.packs):
             raise SourceGoneError
-        held = writer.hashes if _commit(catalog, staged, pack_id) else _sound_hashes(catalog, pack_id)
-    return NewPack(pack_id, held, writer.num_bytes, stop, np.array(damaged, np.int64))
+        name, is_ours = _commit(catalog, staged, pack_id)
+        held = writer.hashes if is_ours else _sound_hashes(catalog, name)
+    return NewPack(name, held, writer.num_bytes, stop, np.array(damaged, np.int64))
 
 
 def _open_source(catalog: Catalog, at: int, *, check_first: bool) -> Source | None:
@@ -113,30 +127,40 @@ def _open_source(catalog: Catalog, at: int, *, check_first: bool) -> Source | No
         first = next(runs)  # holds the file open
         return Source(name, rows.input_ids(), rows.checksum, chain([first], runs), rows.error)
     except (CorruptObjectError, FileNotFoundError):  # check_store says what is wrong
-        if not folder.exists():
+        if not has_group(folder):
             raise SourceGoneError from None
         return None
 
 
-def _add(writer: PackWriter, source: Source, folder: Path) -> None:
+def _add(writer: PackWriter, source: Source, folder: StorePath) -> None:
     try:
         writer.add(source)
     except FileNotFoundError as error:
-        if not folder.exists():
+        if not has_group(folder):
             raise SourceGoneError from error
-        if not Path(error.filename).is_relative_to(folder):  # a file of the new pack
+        if not str(error.filename).startswith(str(folder)):  # a file of the new pack
             raise
         raise _DamagedInCopyError from error
     except CorruptObjectError as error:
         raise _DamagedInCopyError from error
 
 
-def _commit(catalog: Catalog, staged: Path, pack_id: str) -> bool:
+def _commit(catalog: Catalog, staged: Path, pack_id: str) -> tuple[str, bool]:
+    """Commit a pack; return its name in the store, and whether it was not there before."""
     digest = catalog.spec.digest()
     final = packs_folder(catalog.store, digest) / pack_id
-    if not final.exists():  # removals that a repair killed half-way left behind, of an earlier pack of this name
+    if not has_group(final):  # removals that a repair killed half-way left behind, of an earlier pack of this name
         remove_folders(catalog.store, [removals_folder(catalog.store, digest, pack_id)])
-    return commit(staged, final)
+    folder = commit(staged, final, catalog.store, read_back=True)
+    name = f"{pack_id}{str(folder or _find_pack(final)).removeprefix(str(final))}"
+    return name, folder is not None
+
+
+def _find_pack(place: StorePath) -> StorePath:
+    try:
+        return find_group(place)
+    except FileNotFoundError as error:
+        raise SourceGoneError from error
 
 
 def _sound_hashes(catalog: Catalog, pack_id: str) -> Hashes:

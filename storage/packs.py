@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from shutil import disk_usage
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +10,13 @@ import numpy.typing as npt
 from storage.catalog import Catalog, make_catalog
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.copies import drop_copies, remove_pack
-from storage.files import folder_bytes, mark, remove_folders
+from storage.files import backend_of, folder_bytes, mark, remove_folders
 from storage.hashes import Hashes, HashIndex, Positions, hashes_of, names_of
 from storage.layout import check_version, loose_hashes, object_path, removals_folder
 from storage.pack_index import Pack
 from storage.pack_listing import live_positions, open_packs, removed_hashes
 from storage.packing import SHARDS_PER_PACK, NewPack, SourceGoneError, held_by, write_pack
+from storage.paths import StorePath
 from storage.specs import StateSpec
 from storage.store import read_spec
 from storage.tiers import choose_crowd
@@ -50,7 +49,7 @@ class PackInfo:
 
 
 def compact(
-    path: Path,
+    path: StorePath,
     spec_digest: str,
     *,
     shard_bytes: int = SHARD_BYTES,
@@ -97,7 +96,7 @@ class Compaction:
         info: what was done.
     """
 
-    def __init__(self, store: Path, spec: StateSpec, shard_bytes: int = SHARD_BYTES) -> None:
+    def __init__(self, store: StorePath, spec: StateSpec, shard_bytes: int = SHARD_BYTES) -> None:
         self._store = store
         self._spec = spec
         self._digest = spec.digest()
@@ -132,7 +131,9 @@ class Compaction:
         while True:
             packs = open_packs(self._store, self._spec)
             crowd = choose_crowd((p for p in packs if p.pack_id not in stuck), SHARDS_PER_PACK * self._shard_rows)
-            if not crowd or sum(folder_bytes(pack.folder) for pack in crowd) > disk_usage(self._store).free:
+            if not crowd or sum(folder_bytes(pack.folder) for pack in crowd) > backend_of(self._store).staging_bytes(
+                self._store
+            ):
                 return
             stuck |= {pack.pack_id for pack in crowd} - set(self.merge(crowd, on_progress=on_progress))
 

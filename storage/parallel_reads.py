@@ -1,6 +1,5 @@
 """The states of many samples, decoded on threads into one block of memory."""
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import SampleShapeError
+from storage.files import default_threads
 from storage.samples import Sample
 from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
@@ -45,7 +45,7 @@ def read_samples(
         spec: the spec.
         layers: as for `Sample.hidden_states`.
         rows: as for `Sample.hidden_states`, for each sample.
-        threads: that read and decode; all cores by default, at most `MAX_THREADS`.
+        threads: that read and decode; `default_threads`, at most `MAX_THREADS`.
         out: the block, [len(layers), at least all rows, hidden_size]; fresh memory by default.
 
     Raises:
@@ -63,8 +63,12 @@ def read_samples(
         for sample, wanted, place in zip(samples, ranges, places, strict=True)
         for first in range(0, len(wanted), PART_ROWS)
     ]
-    _read_parts(parts, slots, threads or min(len(os.sched_getaffinity(0)), MAX_THREADS))
+    _read_parts(parts, slots, threads or _default_threads(samples))
     return [spec.view_logical(place.transpose(1, 0, 2)) for place in places]
+
+
+def _default_threads(samples: Sequence[Sample]) -> int:
+    return min(default_threads(samples[0].stored_rows.states.path), MAX_THREADS) if samples else 1
 
 
 def _fitting(out: npt.NDArray[Any], shape: tuple[int, int, int], spec: StateSpec) -> npt.NDArray[Any]:

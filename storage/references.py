@@ -1,15 +1,15 @@
 """Which samples the tokens artifacts of a store name."""
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
 from storage.digests import DIGEST_LENGTH
 from storage.errors import TornObjectError
 from storage.file_checks import tokens_digests
+from storage.files import names
 from storage.hashes import Hashes, HashIndex, distinct, hashes_of, order_of
-from storage.layout import entries, quarantine_folder
+from storage.layout import quarantine_folder
+from storage.paths import StorePath
 from storage.tokens import open_tokens
 
 TOKENS = "tokens"
@@ -25,7 +25,7 @@ class References:
         store: the store's folder.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: StorePath) -> None:
         self._store = store
         self._digests: list[str] = []
         self._index = HashIndex(hashes_of([]))
@@ -55,7 +55,7 @@ class References:
         return HashIndex(hashes[order_of(hashes)])
 
 
-def lost_tokens(store: Path) -> list[str]:
+def lost_tokens(store: StorePath) -> list[str]:
     """Return the digests of tokens artifacts that were set aside and have not been made anew."""
-    set_aside = {entry.name[:DIGEST_LENGTH] for entry in entries(quarantine_folder(store, TOKENS))}
+    set_aside = {name[:DIGEST_LENGTH] for name in names(quarantine_folder(store, TOKENS))}
     return sorted(set_aside - set(tokens_digests(store)))

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import count
-from pathlib import Path
 
 from storage.errors import CorruptObjectError
 from storage.file_checks import check_header
-from storage.files import TAKEN, clear_errors, make_folder, mark, remove_folders, replace_file
+from storage.files import clear_errors, exists, has_group, mark, remove_folders, replace_file, set_aside
 from storage.findings import Finding
 from storage.layout import (
     HEADER,
@@ -21,10 +19,11 @@ from storage.layout import (
     tokens_folder,
 )
 from storage.pack_listing import open_pack, removed_hashes
+from storage.paths import StorePath
 from storage.store import read_spec
 
 
-def repair(path: Path, findings: Iterable[Finding]) -> int:
+def repair(path: StorePath, findings: Iterable[Finding]) -> int:
     """Set aside what `findings` name; a repeat is harmless.
 
     A loose object moves into the quarantine. A packed sample is recorded as removed from its pack. A pack whose index
@@ -50,7 +49,7 @@ def _rank(finding: Finding) -> tuple[bool, str]:
     return finding.where != "header", str(finding)  # without a header nothing else is looked at
 
 
-def _set_aside(store: Path, finding: Finding) -> bool:
+def _set_aside(store: StorePath, finding: Finding) -> bool:
     digest, name, pack_id = str(finding.digest), finding.sample_hash, finding.pack_id
     if finding.where == "header":
         return _replace_header(store)
@@ -64,50 +63,31 @@ def _set_aside(store: Path, finding: Finding) -> bool:
         "loose": object_path(store, digest, str(name)),
     }
     quarantine = quarantine_folder(store, "tokens" if finding.where == "tokens" else digest)
-    return _quarantine(quarantine, places[finding.where])
+    return set_aside(places[finding.where], quarantine, store)
 
 
-def _replace_header(store: Path) -> bool:
+def _replace_header(store: StorePath) -> bool:
     if not check_header(store):
         return False
     replace_file(store / HEADER, header_bytes())
     return True
 
 
-def _remove_from_pack(store: Path, digest: str, pack_id: str, name: str) -> bool:
+def _remove_from_pack(store: StorePath, digest: str, pack_id: str, name: str) -> bool:
     removal = removals_folder(store, digest, pack_id) / name
-    is_new = not removal.exists() and (packs_folder(store, digest) / pack_id).exists()
+    is_new = not exists(removal) and has_group(packs_folder(store, digest) / pack_id)
     if is_new:
         mark(removal)
     return is_new
 
 
-def _set_aside_if_empty(store: Path, spec_digest: str, pack_id: str) -> None:
+def _set_aside_if_empty(store: StorePath, spec_digest: str, pack_id: str) -> None:
     """Free the name of a pack of which nothing is left: the same samples, made again, will want it."""
     try:
         pack = open_pack(store, read_spec(store, spec_digest), pack_id)
     except CorruptObjectError:  # a finding of its own, or already moved
         return
     if set(pack.sample_hashes) <= removed_hashes(store, spec_digest, pack_id):
-        _quarantine(quarantine_folder(store, spec_digest), pack.folder)
+        set_aside(pack.folder, quarantine_folder(store, spec_digest), store)
         # In this order: a kill between the two leaves removals without a pack, which compaction clears.
         remove_folders(store, [removals_folder(store, spec_digest, pack_id)])
-
-
-def _quarantine(quarantine: Path, place: Path) -> bool:
-    """Move a file or folder to the first free name in the quarantine; False if it is gone already."""
-    make_folder(quarantine)
-    for n in count(1):
-        target = quarantine / f"{place.name}-{n}"
-        if target.exists():  # a file would be replaced
-            continue
-        try:
-            place.rename(target)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            if error.errno not in TAKEN:
-                raise
-        else:
-            return True
-    raise AssertionError("count() does not end")

@@ -45,13 +45,13 @@ class ShardIndex:
         return add_checksum(entries.tobytes())
 
 
-def decode_index(encoded: bytes, num_chunks: int, what: str) -> npt.NDArray[Any]:
+def decode_index(encoded: bytes | memoryview, num_chunks: int, what: str) -> npt.NDArray[Any]:
     """Return the index as uint64[num_chunks, 2]: offset and length of each inner chunk, in bytes.
 
     Raises:
         CorruptObjectError: its size or checksum is wrong.
     """
-    entries = strip_checksum(encoded, what)
+    entries = strip_checksum(memoryview(encoded), what)
     if len(entries) != num_chunks * ENTRY_BYTES:
         raise CorruptObjectError(
             f"{what} has {len(entries)} bytes, expected {num_chunks * ENTRY_BYTES}; use aerie validate --repair"

@@ -1,24 +1,22 @@
 """A `hidden_states` array on disk, read by encoded inner chunk; those that lie together are read together."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from storage.backends import Reader
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.columns import chunk_key
 from storage.errors import TornObjectError
+from storage.files import backend_of
+from storage.paths import StorePath
 from storage.scratch import Scratch
 from storage.shards import MISSING, decode_index, index_size
 from storage.specs import StateSpec
-
-# Chunks back to back in a shard are read together until they have as many bytes: a call costs more than to copy a small
-# chunk, and what is decoded next should still be in the processor's cache.
-PIECE_BYTES = 1 << 20
 
 
 class EncodedChunk(NamedTuple):
@@ -51,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 class StateArray:
-    """A `hidden_states` array on disk; it holds no file open between reads, so threads and forks may share it.
+    """A stored `hidden_states` array; it holds no file open between reads, so threads and forks may share it.
 
     Args:
         path: the array's folder.
@@ -59,9 +57,10 @@ class StateArray:
         shard_rows: rows of a shard, a multiple of `TOKENS_PER_CHUNK`.
     """
 
-    def __init__(self, path: Path, spec: StateSpec, shard_rows: int) -> None:
+    def __init__(self, path: StorePath, spec: StateSpec, shard_rows: int) -> None:
         self.spec = spec
         self.path = path
+        self._open = backend_of(path).open
         self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
         self._indexes: dict[int, npt.NDArray[Any]] = {}
 
@@ -79,14 +78,14 @@ class StateArray:
         """
         for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
             path = self.shard_path(shard)
-            descriptor = os.open(path, os.O_RDONLY)
+            reader = self._open(path)
             try:
-                for piece in _pieces(self._entries(shard, chunks, slots, descriptor)):
-                    data, start = _read_piece(descriptor, piece, path, scratch), piece[0].offset
+                for piece in _pieces(self._entries(shard, chunks, slots, reader), reader):
+                    data, start = _read_piece(reader, piece, path, scratch), piece[0].offset
                     for chunk, slot, offset, num_bytes in piece:
                         yield EncodedChunk(chunk, slot, data[offset - start : offset - start + num_bytes])
             finally:
-                os.close(descriptor)
+                reader.close()
 
     def runs(self, chunks: range) -> Iterator[Run]:
         """Return where the inner chunks of all layers of token-chunks lie, in C order; a run at least for each shard.
@@ -98,16 +97,13 @@ class StateArray:
         for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
             first = shard * self._chunks_per_shard
             here = slice(max(chunks.start - first, 0), chunks.stop - first)
-            descriptor = os.open(self.shard_path(shard), os.O_RDONLY)
-            try:
-                offsets, sizes = self._index(shard, descriptor)[here].reshape(-1, 2).T
+            with closing(self._open(self.shard_path(shard))) as reader:
+                offsets, sizes = self._index(shard, reader)[here].reshape(-1, 2).T
                 if (offsets == MISSING).any():
                     raise TornObjectError(f"{self.shard_path(shard)} lacks an inner chunk; use aerie validate --repair")
                 cuts = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
                 for start, stop in pairwise([0, *cuts.tolist(), len(offsets)]):
-                    yield Run(descriptor, int(offsets[start]), sizes[start:stop])
-            finally:
-                os.close(descriptor)
+                    yield Run(*reader.spool(int(offsets[start]), int(sizes[start:stop].sum())), sizes[start:stop])
 
     def shard_path(self, shard: int) -> str:
         """Return the file of a shard."""
@@ -123,60 +119,58 @@ class StateArray:
         found = np.zeros(num_chunks, np.int64)
         for shard in range(-(-num_chunks // self._chunks_per_shard)):
             here = slice(shard * self._chunks_per_shard, min(num_chunks, (shard + 1) * self._chunks_per_shard))
-            with Path(self.shard_path(shard)).open("rb") as file:
-                index = self._index(shard, file.fileno())[: here.stop - here.start, :, 1]
+            with closing(self._open(self.shard_path(shard))) as reader:
+                index = self._index(shard, reader)[: here.stop - here.start, :, 1]
             found[here] = index.sum(axis=1, where=index != MISSING)
         return found
 
-    def _entries(self, shard: int, chunks: range, slots: Sequence[int], descriptor: int) -> list[_Entry]:
+    def _entries(self, shard: int, chunks: range, slots: Sequence[int], reader: Reader) -> list[_Entry]:
         first = shard * self._chunks_per_shard
         here = range(max(chunks.start, first), min(chunks.stop, first + self._chunks_per_shard))
-        index = self._index(shard, descriptor)[here.start - first : here.stop - first]
+        index = self._index(shard, reader)[here.start - first : here.stop - first]
         rows = zip(here, index.tolist(), strict=True)
         return [_Entry(chunk - chunks.start, slot, *row[slot]) for chunk, row in rows for slot in slots]
 
-    def _index(self, shard: int, descriptor: int) -> npt.NDArray[Any]:
+    def _index(self, shard: int, reader: Reader) -> npt.NDArray[Any]:
         """Return uint64[token-chunks of a shard, num_captured, 2]: offset and length of each inner chunk."""
         if shard not in self._indexes:
             path = self.shard_path(shard)
             num_chunks = self._chunks_per_shard * self.spec.num_captured
             num_bytes = index_size(num_chunks)
-            start = os.fstat(descriptor).st_size - num_bytes
-            if start < 0:
+            data = reader.read_tail(num_bytes)
+            if len(data) < num_bytes:
                 raise TornObjectError(
                     f"{path} is shorter than its index of {num_bytes} bytes; use aerie validate --repair"
                 )
-            index = decode_index(os.pread(descriptor, num_bytes, start), num_chunks, f"index of {path}")
+            index = decode_index(data, num_chunks, f"index of {path}")
             self._indexes[shard] = index.reshape(self._chunks_per_shard, self.spec.num_captured, 2)
         return self._indexes[shard]
 
 
-def _pieces(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    """Group the inner chunks that lie back to back, up to `PIECE_BYTES`; a larger one is a piece alone."""
+def _pieces(entries: Iterable[_Entry], reader: Reader) -> Iterator[list[_Entry]]:
+    """Group the inner chunks that lie back to back, or near each other, up to what the reader reads at a time."""
     piece: list[_Entry] = []
-    num_bytes = 0
+    start = stop = 0
+    piece_bytes, gap_bytes = reader.piece_bytes, reader.gap_bytes
     for entry in entries:
-        fits = bool(piece) and entry.offset == piece[0].offset + num_bytes
-        if piece and not (fits and num_bytes + entry.num_bytes <= PIECE_BYTES):
+        _, _, offset, num_bytes = entry
+        if piece and not (0 <= offset - stop <= gap_bytes and offset + num_bytes - start <= piece_bytes):
             yield piece
-            piece, num_bytes = [], 0
+            piece = []
+        if not piece:
+            start = offset
         piece.append(entry)
-        num_bytes += entry.num_bytes
+        stop = offset + num_bytes
     if piece:
         yield piece
 
 
-def _read_piece(descriptor: int, piece: list[_Entry], path: str, scratch: Scratch | None) -> memoryview:
+def _read_piece(reader: Reader, piece: list[_Entry], path: str, scratch: Scratch | None) -> memoryview:
     start, last = piece[0].offset, piece[-1]
-    if MISSING in (start, last.offset):  # a missing chunk is never back to back with another
+    if MISSING in (start, last.offset):  # a missing chunk is never near another
         raise TornObjectError(f"{path} lacks an inner chunk; use aerie validate --repair")
     stop = last.offset + last.num_bytes
-    if scratch is None:
-        data = memoryview(os.pread(descriptor, stop - start, start))
-        num_bytes = len(data)
-    else:
-        data = scratch.piece(stop - start)
-        num_bytes = os.preadv(descriptor, [data], start)
-    if num_bytes < stop - start:
+    data = reader.read(start, stop - start, None if scratch is None else scratch.piece(stop - start))
+    if len(data) < stop - start:
         raise TornObjectError(f"{path} ends before byte {stop}; use aerie validate --repair")
     return data

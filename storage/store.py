@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,22 @@ import numpy.typing as npt
 from storage.catalog import LOOSE, read_catalog
 from storage.digests import canonical_json, is_digest, sha256_hex
 from storage.errors import CorruptObjectError, NotAStoreError, SampleNotFoundError, SpecError
-from storage.files import clear_errors, folder_bytes, missing_is_torn, read_document, replace_file, staging
+from storage.files import (
+    backend_of,
+    clear_errors,
+    exists,
+    folder_bytes,
+    missing_is_torn,
+    names,
+    read_bytes,
+    read_document,
+    replace_file,
+)
 from storage.hashes import PIECE, hashes_of, names_of
 from storage.layout import (
     HEADER,
     MEND,
     check_version,
-    entries,
     header_bytes,
     objects_folder,
     packs_folder,
@@ -25,39 +33,35 @@ from storage.layout import (
 )
 from storage.leftovers import sweep
 from storage.parallel_reads import read_samples
+from storage.paths import StorePath, store_path
 from storage.samples import RoundingError, Sample, StoredRows
 from storage.specs import LayerId, StateSpec
 
 
-def init_store(path: Path) -> None:
+def init_store(path: StorePath | str) -> None:
     """Make sure that `path` is a store of this version that can be written, and sweep what dead processes left in it.
+
+    Args:
+        path: the store's folder, or `s3://bucket/prefix`.
 
     Raises:
         NotAStoreError: the folder holds something else.
         StoreVersionError: the store has another version.
         StoreReadOnlyError, StoreFullError: it cannot be written.
     """
-    if path.exists() and not path.is_dir():
-        raise NotAStoreError(f"{path} is a file; give the path of a folder")
+    path = store_path(path)
     with clear_errors(path):
-        _make_root(path)
-        if not (path / HEADER).exists():
+        backend_of(path).make_root(path)
+        if not exists(path / HEADER):
             _write_header(path)
     check_version(path)
-    with staging(path):  # proves that it can be written
-        sweep(path)
+    backend_of(path).prove_writable(path)
+    sweep(path)
 
 
-def _make_root(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:  # such as below a file, or in /proc
-        raise NotAStoreError(f"{path} cannot be made: {error.strerror}; choose another place") from error
-
-
-def _write_header(path: Path) -> None:
+def _write_header(path: StorePath) -> None:
     # Names that start with a dot: another process's header on its way.
-    foreign = sorted(entry.name for entry in entries(path) if not entry.name.startswith(f".{HEADER}"))
+    foreign = sorted(name for name in names(path) if not name.startswith(f".{HEADER}"))
     if foreign and HEADER not in foreign:
         raise NotAStoreError(
             f"{path} is not empty and no store (it holds {foreign[0]!r}); give an empty folder or a store{MEND}"
@@ -65,7 +69,7 @@ def _write_header(path: Path) -> None:
     replace_file(path / HEADER, header_bytes())
 
 
-def add_spec(path: Path, spec: StateSpec) -> str:
+def add_spec(path: StorePath, spec: StateSpec) -> str:
     """Record a spec in the store, if it is not there yet or damaged; return its digest.
 
     Raises:
@@ -74,13 +78,13 @@ def add_spec(path: Path, spec: StateSpec) -> str:
     check_version(path)
     digest = spec.digest()
     file, text = spec_path(path, digest), canonical_json(spec.to_json())
-    if not file.exists() or file.read_bytes() != text:
+    if not exists(file) or read_bytes(file) != text:
         with clear_errors(path):
             replace_file(file, text)
     return digest
 
 
-def read_spec(path: Path, spec_digest: str) -> StateSpec:
+def read_spec(path: StorePath, spec_digest: str) -> StateSpec:
     """Read a recorded spec.
 
     Raises:
@@ -88,24 +92,24 @@ def read_spec(path: Path, spec_digest: str) -> StateSpec:
         CorruptObjectError: the file does not have the digest that names it.
     """
     file = spec_path(path, spec_digest)
-    if not file.exists():
+    if not exists(file):
         raise SpecError(f"{path} has no spec {spec_digest}; it has {spec_digests(path)}")
-    if sha256_hex(file.read_bytes()) != spec_digest:
+    if sha256_hex(read_bytes(file)) != spec_digest:
         raise CorruptObjectError(f"{file} does not have the digest in its name; run the job that made it again")
     return StateSpec.from_json(read_document(file))
 
 
-def spec_digests(path: Path) -> list[str]:
+def spec_digests(path: StorePath) -> list[str]:
     """List the digests of the recorded specs."""
-    names = (entry.name.removesuffix(".json") for entry in entries(path / "specs"))
-    return sorted(name for name in names if is_digest(name))
+    found = (name.removesuffix(".json") for name in names(path / "specs"))
+    return sorted(name for name in found if is_digest(name))
 
 
-def open_store(path: Path | str, spec_digest: str | None = None) -> "Store":
+def open_store(path: StorePath | str, spec_digest: str | None = None) -> "Store":
     """Open the states of one spec for reading.
 
     Args:
-        path: the store's folder.
+        path: the store's folder, or `s3://bucket/prefix`.
         spec_digest: a digest or a unique prefix of one; may be left out when the store has one spec.
 
     Raises:
@@ -113,11 +117,11 @@ def open_store(path: Path | str, spec_digest: str | None = None) -> "Store":
         SpecError: no spec, or more than one, fits.
         CorruptObjectError: the spec or a pack's index is damaged.
     """
-    path = Path(path)
+    path = store_path(path)
     return Store(path, read_spec(path, find_spec(path, spec_digest)))
 
 
-def find_spec(path: Path, spec_digest: str | None = None) -> str:
+def find_spec(path: StorePath, spec_digest: str | None = None) -> str:
     """Return the digest of the one recorded spec that fits; no state is looked at, so a damaged pack is no hindrance.
 
     Raises:
@@ -149,7 +153,7 @@ class Store(Mapping[str, Sample]):
         catalog: which samples there are, and where.
     """
 
-    def __init__(self, path: Path, spec: StateSpec) -> None:
+    def __init__(self, path: StorePath, spec: StateSpec) -> None:
         self.path = path
         self.spec = spec
         self.spec_digest = spec.digest()
@@ -210,7 +214,8 @@ class Store(Mapping[str, Sample]):
             CorruptObjectError: the metadata of a loose object is damaged.
         """
         loose = names_of(self.catalog.index.hashes[self.catalog.pack == LOOSE])
-        return int(self.catalog.packed_tokens().sum()) + sum(self[name].num_tokens for name in loose)
+        lengths = backend_of(self.path).each(lambda name: self[name].num_tokens, loose)
+        return int(self.catalog.packed_tokens().sum()) + sum(lengths)
 
     def rounding_error(self) -> RoundingError | None:
         """Return the largest and the mean error of all states; None where the spec is exact, or no sample is stored.
@@ -221,8 +226,9 @@ class Store(Mapping[str, Sample]):
         if self.spec.is_exact or not len(self):
             return None
         num_tokens, errors = self.catalog.packed_tokens(), self.catalog.packed_errors()
-        for at in np.flatnonzero(self.catalog.pack == LOOSE).tolist():
-            rows = self[self.catalog.name(at)].stored_rows
+        loose = np.flatnonzero(self.catalog.pack == LOOSE).tolist()
+        found = backend_of(self.path).each(lambda at: self[self.catalog.name(at)].stored_rows, loose)
+        for at, rows in zip(loose, found, strict=True):
             num_tokens[at], errors[at] = rows.num_tokens, rows.error
         return RoundingError(float(errors[:, 0].max()), float(np.average(errors[:, 1], weights=num_tokens)))
 

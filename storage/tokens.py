@@ -1,12 +1,12 @@
 """The tokens artifact: token ids, loss masks and sample hashes of the kept rows, and the accounting of all rows."""
 
 import hashlib
+import io
 import json
 import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,9 +17,10 @@ from storage.arrays import encode_document, group_document
 from storage.columns import DOCUMENT, Column, ColumnWriter
 from storage.digests import canonical_json, sample_hash, sha256_hex
 from storage.errors import ChecksumError, CorruptObjectError, SampleShapeError
-from storage.files import commit, missing_is_torn, read_document, staging, write_file
+from storage.files import commit, find_group, has_group, missing_is_torn, read_bytes, read_document, staging, write_file
 from storage.hashes import Hashes, names_of
 from storage.layout import FORMAT_VERSION, tokens_folder
+from storage.paths import StorePath, store_path
 from storage.specs import TokensSpec
 
 REJECTS = "rejects.jsonl"
@@ -48,7 +49,7 @@ class TokensWriter:
         StoreNotFoundError, StoreReadOnlyError, StoreFullError: `root` cannot be written.
     """
 
-    def __init__(self, root: Path, spec: TokensSpec) -> None:
+    def __init__(self, root: StorePath, spec: TokensSpec) -> None:
         self._root = root
         self._spec = spec
         self._stack = ExitStack()
@@ -149,7 +150,7 @@ class TokensWriter:
         os.fsync(self._rejects.fileno())
         write_file(self._folder, DOCUMENT, [encode_document(group_document(self._attributes()))])
         digest = self._spec.digest()
-        commit(self._folder, tokens_folder(self._root, digest))
+        commit(self._folder, tokens_folder(self._root, digest), self._root)
         return Tokens(tokens_folder(self._root, digest), digest)
 
     def _attributes(self) -> dict[str, Any]:
@@ -168,14 +169,14 @@ class TokensWriter:
         }
 
 
-def open_tokens(store_path: Path | str, tokens_digest: str) -> "Tokens | None":
+def open_tokens(store: StorePath | str, tokens_digest: str) -> "Tokens | None":
     """Open a tokens artifact; None if there is none of this digest.
 
     Raises:
         CorruptObjectError: its metadata is damaged.
     """
-    folder = tokens_folder(Path(store_path), tokens_digest)
-    return Tokens(folder, tokens_digest) if folder.exists() else None
+    place = tokens_folder(store_path(store), tokens_digest)
+    return Tokens(place, tokens_digest) if has_group(place) else None
 
 
 class Tokens:
@@ -193,10 +194,10 @@ class Tokens:
         CorruptObjectError: the artifact is damaged (here or while reading).
     """
 
-    def __init__(self, folder: Path, digest: str) -> None:
+    def __init__(self, place: StorePath, digest: str) -> None:
         self.digest = digest
-        self._folder = folder
         with missing_is_torn(f"tokens artifact {digest}"):
+            folder = self._folder = find_group(place)
             self._attributes = self._read_attributes()
             self._columns = {name: Column(folder / name, dtype, row) for name, (dtype, row) in COLUMNS.items()}
             if self.is_weighted:
@@ -264,10 +265,11 @@ class Tokens:
         Rows that the user chose to leave out (`not_sampled`, `over_total`) are only counted.
         """
         sha256 = hashlib.sha256()
-        with missing_is_torn(f"tokens artifact {self.digest}"), (self._folder / REJECTS).open("rb") as file:
-            for line in file:
-                sha256.update(line)
-                yield self._decode_reject(line)
+        with missing_is_torn(f"tokens artifact {self.digest}"):
+            lines = read_bytes(self._folder / REJECTS)
+        for line in io.BytesIO(lines):
+            sha256.update(line)
+            yield self._decode_reject(line)
         if sha256.hexdigest() != self._attributes["rejects_sha256"]:
             raise ChecksumError(f"{self._folder / REJECTS} does not have its sha256; {self._cure()}")
 

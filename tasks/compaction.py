@@ -1,17 +1,17 @@
 """Compact: copy loose objects into packs and small packs into larger ones, encoded as they are."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from prefect import task
 
 from storage.packs import PackInfo
 from storage.packs import compact as compact_objects
+from storage.paths import StorePath
 from tasks.policy import STORE_IS_THE_CACHE
 
 
 def compact_samples(
-    store: Path,
+    store: StorePath,
     spec_digest: str,
     *,
     on_progress: Callable[[int, int], None] | None = None,

@@ -1,7 +1,5 @@
 """Draft vocabularies, counted from the tokens that are learnt."""
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +9,7 @@ from storage.draft_vocabularies import (
     open_draft_vocabulary,
     write_draft_vocabulary,
 )
+from storage.paths import StorePath
 from storage.tokens import Tokens
 from tasks.errors import TokenizerError
 
@@ -40,7 +39,7 @@ def make_spec(tokens: Tokens, tokenizer: str, *, target_size: int, draft_size: i
     return DraftVocabularySpec(tokens.digest, tokenizer, target_size, draft_size)
 
 
-def ensure_draft_vocabulary(store: Path, tokens: Tokens, spec: DraftVocabularySpec) -> DraftVocabulary:
+def ensure_draft_vocabulary(store: StorePath, tokens: Tokens, spec: DraftVocabularySpec) -> DraftVocabulary:
     """Return the draft vocabulary of a spec from the store; counted and written there if it is missing.
 
     Raises:

@@ -1,17 +1,17 @@
 """Collect: free what a store holds that nobody needs."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from prefect import task
 
 from storage.collection import collect_garbage
 from storage.garbage import Garbage
+from storage.paths import StorePath
 from tasks.policy import STORE_IS_THE_CACHE
 
 
 def collect_store_garbage(
-    store: Path,
+    store: StorePath,
     *,
     older_than_seconds: float | None = None,
     is_dry: bool = True,

@@ -1,17 +1,17 @@
 """The plan of a run: what the store lacks, how much that is, and whether there is room for it."""
 
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.catalog import read_catalog
+from storage.files import backend_of, exists
 from storage.hashes import Hashes, distinct
 from storage.layout import check_version
 from storage.packing import SHARDS_PER_PACK
 from storage.packs import SHARD_BYTES
+from storage.paths import StorePath
 from storage.specs import StateSpec
 from storage.tokens import Tokens
 from tasks.batches import make_units
@@ -39,7 +39,7 @@ class Plan:
         tokens: tokens in all distinct samples.
         raw_bytes: what the missing states measure in the storage dtype.
         stored_bytes: what they will take on disk, expected.
-        free_bytes: free space where the store is.
+        free_bytes: free space where the store is; None where there is no end of it.
     """
 
     rows: int
@@ -50,7 +50,7 @@ class Plan:
     tokens: int
     raw_bytes: int
     stored_bytes: int
-    free_bytes: int
+    free_bytes: int | None
 
     @property
     def missing_tokens(self) -> int:
@@ -58,7 +58,7 @@ class Plan:
         return int(self.lengths.sum())
 
 
-def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
+def make_plan(store: StorePath, spec: StateSpec, tokens: Tokens) -> Plan:
     """Ask the store what it lacks; reads directory listings and indexes, and loads no model."""
     hashes = tokens.hashes
     samples = distinct(hashes)
@@ -74,18 +74,18 @@ def make_plan(store: Path, spec: StateSpec, tokens: Tokens) -> Plan:
         tokens=int(lengths[samples].sum()),
         raw_bytes=raw_bytes,
         stored_bytes=int(raw_bytes / EXPECTED_RATIO),
-        free_bytes=shutil.disk_usage(existing_parent(store)).free,
+        free_bytes=backend_of(store).free_bytes(store),
     )
 
 
-def require_space(plan: Plan, store: Path, *, compact: bool) -> None:
+def require_space(plan: Plan, store: StorePath, *, compact: bool) -> None:
     """Refuse a plan that does not fit the disk; `compact` is whether the run packs what it wrote.
 
     Raises:
         NotEnoughSpaceError: with what is needed, what is free, and the cure.
     """
     needed = plan.stored_bytes + RESERVE_BYTES + (min(plan.stored_bytes, PACK_BYTES) if compact else 0)
-    if len(plan.missing) and needed > plan.free_bytes:
+    if len(plan.missing) and plan.free_bytes is not None and needed > plan.free_bytes:
         raise NotEnoughSpaceError(
             f"{store} has {plan.free_bytes:,} bytes free, the run needs about {needed:,} "
             f"({plan.missing_tokens:,} tokens, {plan.raw_bytes:,} raw bytes); free some space, capture "
@@ -99,14 +99,8 @@ def cut_units(plan: Plan, *, unit_tokens: int, num_groups: int) -> list[npt.NDAr
     return [plan.missing[unit] for unit in units if unit]
 
 
-def _is_missing(store: Path, spec: StateSpec, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    if not store.exists():
+def _is_missing(store: StorePath, spec: StateSpec, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    if not exists(store):
         return np.ones(len(hashes), bool)
     check_version(store)
     return read_catalog(store, spec).index.find(hashes) < 0
-
-
-def existing_parent(path: Path) -> Path:
-    """Return the path, or the nearest folder above it that exists."""
-    path = path.absolute()
-    return path if path.exists() else existing_parent(path.parent)

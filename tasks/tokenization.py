@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import task
 
+from storage.paths import StorePath
 from storage.specs import TokensSpec
 from storage.tokens import Tokens, TokensWriter, open_tokens
 from tasks.data_reading import read_all
@@ -26,7 +27,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def tokenize_chats(
-    root: Path,
+    root: StorePath,
     spec: TokensSpec,
     model: Path,
     data: Sequence[Path],
@@ -86,7 +87,7 @@ def _refuse_empty(data: Sequence[Path], intake: Intake) -> None:
         raise EmptyDataError(f"{files}: none of {intake.num_rows} rows can be used ({reasons}); {cure}")
 
 
-def ensure_tokens(root: Path, spec: TokensSpec, **request: Any) -> Tokens:
+def ensure_tokens(root: StorePath, spec: TokensSpec, **request: Any) -> Tokens:
     """Return the tokens artifact named by `spec`; made by `tokenize_chats(root, spec, **request)` if missing."""
     return open_tokens(root, spec.digest()) or tokenize_chats(root, spec, **request)
 

@@ -1,19 +1,19 @@
 """Validate: read back what was written and set aside what is bad."""
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 from prefect import task
 
 from storage.checks import check_store
 from storage.file_checks import check_files, check_header
 from storage.findings import CheckReport
+from storage.paths import StorePath
 from storage.repairs import repair
 from tasks.policy import STORE_IS_THE_CACHE
 
 
 def validate_samples(
-    store: Path,
+    store: StorePath,
     spec_digest: str,
     *,
     hashes: Collection[str] | None = None,
@@ -40,7 +40,7 @@ def validate_samples(
 
 
 def validate_store_files(
-    store: Path, *, set_aside: bool = False, on_progress: Callable[[int, int], None] | None = None
+    store: StorePath, *, set_aside: bool = False, on_progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
     """Check what a store has beside states: header, specs, tokens artifacts.
 

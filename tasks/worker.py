@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import torch
 
 from storage.errors import StorageError
 from storage.objects import ObjectInfo, ObjectWriter
+from storage.paths import store_path
 from storage.store import Store, open_store
 from storage.tokens import Tokens, open_tokens
 from tasks import messages
@@ -179,11 +179,11 @@ def serve(channel: Channel) -> None:
 
 def _serve_units(start: messages.Start, channel: Channel) -> None:
     claim_devices(start.gpus)
-    store_path = Path(start.store)
-    tokens = open_tokens(store_path, start.tokens_digest)
+    place = store_path(start.store)
+    tokens = open_tokens(place, start.tokens_digest)
     if tokens is None:
-        raise StorageError(f"tokens artifact {start.tokens_digest} is not in {store_path}; run again to make it")
-    worker = Worker(start, channel, tokens, open_store(store_path, start.spec_digest))
+        raise StorageError(f"tokens artifact {start.tokens_digest} is not in {place}; run again to make it")
+    worker = Worker(start, channel, tokens, open_store(place, start.spec_digest))
     while isinstance(message := channel.receive(), messages.RunUnit):
         channel.send(worker.run_unit(message.samples))
     worker.close()

@@ -1,7 +1,8 @@
 """What every test stands on: a clean environment, the real model and the tiny ones, and the skip of GPU tests."""
 
 import os
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,12 +10,13 @@ from tempfile import TemporaryDirectory
 import pytest
 from tiny_models import ensure_tiny_model
 
+from storage.paths import ObjectPath
 from tasks.smollm2 import ensure_smollm2, user_cache
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the environment the same for everyone, child processes included, before Prefect or transformers read it."""
-    for name in [name for name in os.environ if name.startswith(("AERIE_", "PREFECT_"))]:
+    for name in [name for name in os.environ if name.startswith(("AERIE_", "PREFECT_", "AWS_"))]:
         del os.environ[name]
     # As in an engine process (tasks/engine_process.py): a neighbour on the machine makes spinning threads very slow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -42,6 +44,24 @@ def has_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Run an object store; the environment says where, to child processes too."""
+    from s3_server import run_server
+
+    with run_server(tmp_path_factory.mktemp("swift")) as environment:
+        os.environ |= environment
+        yield environment
+
+
+@pytest.fixture
+def s3_place(s3_server: dict[str, str]) -> ObjectPath:  # noqa: ARG001 - it runs
+    """Return a place for a store in a bucket, where nothing is yet."""
+    from s3_server import BUCKET
+
+    return ObjectPath(BUCKET, f"{uuid.uuid4().hex}/store")
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import open_store, packing, packs
+from storage import open_store, packing
 from storage.checks import check_store
 from storage.errors import StoreFullError
+from storage.file_system import FileSystem
 from storage.hashes import HashIndex, hashes_of
 from storage.pack_listing import open_packs
 from storage.packs import Compaction, compact
@@ -225,7 +226,7 @@ def test_a_pack_never_goes_for_one_that_was_made_from_it_and_is_smaller(crowded,
 
 
 def test_too_little_room_is_no_reason_to_fail_a_run(crowded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(FileSystem, "staging_bytes", lambda *_: 10)
     assert compact(crowded.path, crowded.digest) is None
     assert len(crowded.packs()) == PACKS_PER_TIER
 
