@@ -69,18 +69,18 @@ class Derivation:
             RowRejectedError: `unstable_template`, there is a turn that no text shows as it was prompted for;
                 `template_error` or `needs_date`.
         """
-        length = len(self._messages)
-        rest = self._turns()
-        if not rest:
-            yield Rendered(self._text(length), ())
+        length, rest, is_learnt = len(self._messages), self._turns(), False
         while rest:
             found = self._spans_within(length, rest)
-            if found:
-                yield Rendered(self._text(length), [span for turn in sorted(found) for span in found[turn]])
-            elif length == rest[-1] + 1:
+            if not found and length == rest[-1] + 1:
                 raise RowRejectedError("unstable_template", f"message {rest[-1]} is rendered in two ways")
+            if spans := [span for turn in sorted(found) for span in found[turn]]:
+                is_learnt = True
+                yield Rendered(self._text(length), spans)
             rest = [turn for turn in rest if turn not in found]
             length = rest[-1] + 1 if rest else 0
+        if not is_learnt:
+            yield Rendered(self._text(len(self._messages)), ())
 
     def _turns(self) -> list[int]:
         """Return the messages that are learnt."""

@@ -10,8 +10,8 @@ from tasks.row_tokenizer import Outcome
 from tasks.token_options import TokenOptions
 from tasks.token_policies import Sample
 
-# Of a sample hash, enough to tell samples apart.
-_HASH_DIGITS = 32
+# Of a sample hash, enough to tell samples apart; about 100 bytes of memory a sample, where they are remembered.
+_HASH_BYTES = 16
 
 
 class Intake:
@@ -25,7 +25,7 @@ class Intake:
     def __init__(self, writer: TokensWriter, options: TokenOptions) -> None:
         self._writer = writer
         self._options = options
-        self._seen: set[str] = set()
+        self._seen: set[bytes] = set()
         self._total = 0
         self._is_full = False
         self.num_rows = 0
@@ -48,7 +48,7 @@ class Intake:
 
     def _keep(self, sample: Sample) -> RowRejectedError | None:
         """Keep a sample, or say why the rows before it leave no place for it."""
-        name = sample_hash(sample.input_ids)[:_HASH_DIGITS]
+        name = bytes.fromhex(sample_hash(sample.input_ids))[:_HASH_BYTES] if self._remembers else b""
         is_new = name not in self._seen
         if self._options.duplicates == "reject" and not is_new:
             return RowRejectedError("duplicate")

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
@@ -81,12 +82,12 @@ class Crew:
 
     def _run(self, work: Work) -> Iterable[Outcome]:
         process = self._idle.get()
-        _send(process, pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL))
         try:
+            _send(process, pickle.dumps(work, protocol=pickle.HIGHEST_PROTOCOL))
             return unpack(pickle.load(process.stdout))  # type: ignore[arg-type] # noqa: S301 - from our child; it has a pipe
         except (EOFError, pickle.UnpicklingError) as error:
             raise _death(process) from error
-        finally:
+        finally:  # one that has died, too: whoever waits for it must hear of it
             self._idle.put(process)
 
     def __enter__(self) -> Self:
@@ -98,13 +99,12 @@ class Crew:
         for process in self._processes:
             if kind is not None:
                 process.kill()
-            else:
+            with suppress(BrokenPipeError):  # what was meant for one that has died
                 process.stdin.close()  # type: ignore[union-attr] # it is a pipe
         self._pool.shutdown(cancel_futures=True)
         for process in self._processes:
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                pipe.close()  # type: ignore[union-attr] # they are pipes
+            process.stdout.close()  # type: ignore[union-attr] # it is a pipe
 
 
 def _take(pending: deque[tuple[T, Callable[[], Iterable[Outcome]]]]) -> tuple[T, Iterable[Outcome]]:

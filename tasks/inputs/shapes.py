@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -56,6 +57,14 @@ class ShapeRules:
             return row.get(self.columns[name])
         return next((row[alias] for alias in NAMES[name] if row.get(alias) is not None), None)
 
+    def find_list(self, row: Mapping[str, Any], name: str) -> list[Any]:
+        """Return the list that a row has under a name, or as the JSON text of one; empty where it has none."""
+        found = self.find(row, name)
+        if isinstance(found, str) and found.lstrip().startswith("["):
+            with suppress(ValueError):
+                found = json.loads(found)
+        return found if isinstance(found, list) else []
+
 
 def detect_shape(row: Any, rules: ShapeRules) -> ShapeName | None:
     """Tell the shape of a row; None if it has none that is known."""
@@ -63,8 +72,8 @@ def detect_shape(row: Any, rules: ShapeRules) -> ShapeName | None:
         return rules.shape
     if not isinstance(row, Mapping):
         return None
-    turns = rules.find(row, "messages")
-    if isinstance(turns, list) and turns:
+    turns = rules.find_list(row, "messages")
+    if turns:
         return "sharegpt" if isinstance(turns[0], Mapping) and "from" in turns[0] else "messages"
     if rules.find(row, "prompt") is not None and rules.find(row, "response") is not None:
         return "prompt_response"
@@ -100,15 +109,15 @@ def read_row(row: Any, shape: ShapeName, rules: ShapeRules, *, content_parts: bo
 
 
 def _openai(row: Mapping[str, Any], rules: ShapeRules) -> Sequence[Any]:
-    messages = rules.find(row, "messages")
-    if not isinstance(messages, list) or not messages:
+    messages = rules.find_list(row, "messages")
+    if not messages:
         raise RowRejectedError("no_messages", "it has no list of messages")
     return messages
 
 
 def _sharegpt(row: Mapping[str, Any], rules: ShapeRules) -> Sequence[Any]:
-    turns = rules.find(row, "conversations")
-    if not isinstance(turns, list) or not turns:
+    turns = rules.find_list(row, "conversations")
+    if not turns:
         raise RowRejectedError("no_messages", "it has no list of conversations")
     return [*_system(row, rules), *convert_turns(turns, {**ROLE_NAMES, **rules.role_names})]
 

@@ -111,6 +111,16 @@ def test_a_turn_of_which_the_template_shows_nothing_is_not_learnt():
     assert texts(chat, render_ended) == [["d<eot>"]]
 
 
+def test_a_split_gives_no_sample_of_which_nothing_is_learnt():
+    def render(messages, *, add_generation_prompt):
+        shown = [m | {"content": "-"} if m["role"] == "assistant" and m is not messages[-1] else m for m in messages]
+        return render_ended(shown, add_generation_prompt=add_generation_prompt)
+
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {}}]}
+    assert texts([CHAT[0], called, *CHAT[2:]], render) == [["d<eot>"]]
+    assert texts([CHAT[0], called], render) == [[]]
+
+
 def test_nothing_to_learn_is_one_sample_without_spans():
     assert texts(CHAT[:1], render_ended) == [[]]
 

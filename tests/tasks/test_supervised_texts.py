@@ -41,6 +41,15 @@ def test_all_turns_of_a_chat_of_300_are_learnt_in_one_sample(smollm2, family):
     assert runs == [f"Answer {i}.{ENDS[family]}" for i in range(150)]
 
 
+@pytest.mark.parametrize("family", ENDS)
+def test_a_prompt_longer_than_the_limit_leaves_nothing_to_learn(smollm2, family):
+    row = {"messages": [user("word " * 500), answer("a"), user("B?"), answer("b")]}
+    limited = {"max_length": 200}
+    assert supervised(family, smollm2, row, **limited) == ["too_long"]
+    assert supervised(family, smollm2, row, **limited, too_long="truncate") == ["nothing_to_supervise"]
+    assert supervised(family, smollm2, row, **limited, too_long="truncate_turns") == ["too_long"]
+
+
 @pytest.mark.parametrize(("family", "begin", "end"), [("qwen3", "<think>\n\n</think>\n\n", "<|im_end|>")])
 def test_a_template_that_rewrites_history_gives_a_sample_a_turn(smollm2, family, begin, end):
     messages = [turn for i in range(12) for turn in (user(f"Question {i}?"), answer(f"Answer {i}."))]

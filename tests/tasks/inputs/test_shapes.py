@@ -1,5 +1,7 @@
 """Rows of every shape, and why a row is not of the shape of its file."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,8 @@ SHAREGPT = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     [
         ({"messages": TURNS}, "messages", Chat(TURNS)),
         ({"conversations": TURNS}, "messages", Chat(TURNS)),
+        ({"messages": json.dumps(TURNS)}, "messages", Chat(TURNS)),
+        ({"conversations": json.dumps(SHAREGPT)}, "sharegpt", Chat(TURNS)),
         ({"conversations": SHAREGPT}, "sharegpt", Chat(TURNS)),
         ({"conversations": SHAREGPT, "system": "s"}, "sharegpt", Chat([{"role": "system", "content": "s"}, *TURNS])),
         ({"prompt": "a", "response": "b"}, "prompt_response", Chat(TURNS)),
@@ -110,6 +114,7 @@ BAD = [
     ("messages", {"messages": []}, "no_messages"),
     ("messages", {"messages": {"role": "user"}}, "no_messages"),
     ("messages", {"messages": ["hello"]}, "bad_message"),
+    ("messages", {"messages": "[secret"}, "no_messages"),
     ("messages", {"messages": [{"role": "user"}]}, "bad_message"),
     ("messages", {"messages": [{"content": "a"}]}, "bad_message"),
     ("messages", {"messages": [{"role": "user", "content": None}]}, "bad_message"),
