@@ -18,7 +18,7 @@ from storage.specs import LayerId, StateSpec
 # A longer sample is shared among threads.
 PART_ROWS = 16 * TOKENS_PER_CHUNK
 # Several for each thread, so that all end together; few, since to hand one over costs more than to read a small sample.
-SHARES_PER_THREAD = 4
+SHARES_PER_THREAD = 8
 MAX_THREADS = 16
 
 
