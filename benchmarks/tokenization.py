@@ -112,7 +112,7 @@ def measure_memory(folder: Path, num_bytes: int) -> dict[str, Any]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603 - this script
         watch = _Watch(child.pid)
         for line in child.stdout or ():
-            watch.part = min(PARTS - 1, int(PARTS * int(line) / num_bytes))
+            watch.part = min(PARTS - 1, PARTS * int(line) // num_bytes)
         if child.wait():
             raise SystemExit("the process that was watched failed")
     return {

@@ -95,6 +95,8 @@ def verify_tokens(tokens: Tokens) -> None:
             raise CorruptObjectError(
                 f"row {i} of tokens artifact {tokens.digest} has a loss mask of other than 0 and 1"
             )
+        if tokens.is_weighted and not np.array_equal(tokens.loss_weight(i) > 0, tokens.loss_mask(i) == 1):
+            raise CorruptObjectError(f"row {i} of tokens artifact {tokens.digest} has weights that do not fit its mask")
 
 
 def _versions(store: StorePath) -> Iterator[object]:

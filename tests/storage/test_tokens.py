@@ -9,6 +9,7 @@ import pytest
 from storage import StorageError, TokensSpec, tokens
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError, StoreFullError, StoreNotFoundError
+from storage.file_checks import verify_tokens
 from storage.tokens import Tokens, TokensWriter, open_tokens
 
 SPEC = TokensSpec(("d" * 64,), "t" * 64, "c" * 64, {"max_length": None}, 1)
@@ -140,3 +141,45 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(small_disk: Callable)
             writer.append(np.arange(20_000, dtype=np.int32), np.ones(20_000, np.uint8), row)
     assert open_tokens(disk, SPEC.digest()) is None
     assert not list((disk / "tmp").iterdir())
+
+
+def write_weighted(root: Path, weights: np.ndarray, mask: np.ndarray) -> Tokens:
+    with TokensWriter(root, SPEC) as writer:
+        writer.append(np.arange(3, dtype=np.int32), mask, 0, loss_weight=weights)
+        return writer.commit()
+
+
+def test_weights_come_back_beside_the_mask(tmp_path: Path) -> None:
+    weights, mask = np.array([0, 0.5, 1], np.float32), np.array([0, 1, 1], np.uint8)
+    found = write_weighted(tmp_path, weights, mask)
+    assert found.is_weighted
+    assert found.loss_weight(0).tolist() == [0, 0.5, 1]
+    verify_tokens(found)
+    column = tmp_path / "tokens" / SPEC.digest() / "loss_weight" / "c" / "0"
+    column.write_bytes(column.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptObjectError):
+        write_weighted(tmp_path, weights, mask).loss_weight(0)
+
+
+def test_weights_that_do_not_fit_the_mask_are_found(tmp_path: Path) -> None:
+    with pytest.raises(CorruptObjectError, match="do not fit its mask"):
+        verify_tokens(write_weighted(tmp_path, np.array([0, 0, 1], np.float32), np.array([0, 1, 1], np.uint8)))
+
+
+def test_without_weights_those_of_the_mask_are_given(tmp_path: Path) -> None:
+    found = write(tmp_path, [5])
+    assert not found.is_weighted
+    assert found.loss_weight(0).tolist() == found.loss_mask(0).tolist()
+
+
+def test_samples_of_split_rows_are_counted_apart(tmp_path: Path) -> None:
+    with TokensWriter(tmp_path, SPEC) as writer:
+        for _ in range(2):
+            writer.append(np.arange(3, dtype=np.int32), np.ones(3, np.uint8), 0)
+        writer.reject("chats.jsonl", 1, 0, "too_long", "sample 3 of 3", content="{}")
+        writer.note_split(2)
+        writer.count_rejected("not_sampled")
+        found = writer.commit()
+    assert found.accounting == {"in": 2, "split": 2, "rejected": {"not_sampled": 1, "too_long": 1}, "truncated": 0}
+    assert [(row["reason"], row["content"]) for row in found.rejects()] == [("too_long", "{}")]
+    assert found.rows.tolist() == [0, 0]
