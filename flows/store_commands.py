@@ -10,6 +10,7 @@ from flows.prefect_defaults import require_home
 from flows.printing import print_document, print_pairs, progress_on_stderr
 from flows.progress import format_bytes
 from flows.report import measure_store
+from storage.collection import collect_garbage as find_garbage
 from storage.file_checks import check_header
 from storage.garbage import Garbage
 from storage.layout import check_version
@@ -47,7 +48,8 @@ def validate(arguments: argparse.Namespace) -> int:
         report = validate_store(arguments.store, arguments.spec, **options)
     for finding in report.findings:
         name = finding.sample_hash or finding.pack_id or f"{finding.where} {finding.digest or ''}".strip()
-        print(f"{name}: {finding.reason}: {finding.detail}", file=sys.stderr)
+        detail = finding.detail.removesuffix("; use aerie validate --repair") if arguments.repair else finding.detail
+        print(f"{name}: {finding.reason}: {detail}", file=sys.stderr)
     document = {"checked": report.checked, "bad": len(report.findings), "bytes": report.bytes}
     if arguments.json:
         print(json.dumps(document | {"findings": [vars(finding) for finding in report.findings]}))
@@ -83,14 +85,18 @@ def compact(arguments: argparse.Namespace) -> int:
 def gc(arguments: argparse.Namespace) -> int:
     """Say what a store holds that nobody needs, and free it with --yes."""
     check_version(arguments.store)  # refuse at once, before prefect is imported
-    require_home()
-    from flows.maintenance import collect_garbage  # noqa: PLC0415 - see above
-
     age = None if arguments.older_than is None else arguments.older_than * SECONDS_PER_DAY
-    with progress_on_stderr():
-        garbage = collect_garbage(arguments.store, older_than_seconds=age, dry_run=not arguments.yes)
+    garbage = _collect(arguments.store, age) if arguments.yes else find_garbage(arguments.store, age, is_dry=True)
     _print_garbage(garbage, is_freed=arguments.yes, as_json=arguments.json)
     return 0
+
+
+def _collect(store: StorePath, age: float | None) -> Garbage:
+    require_home()
+    from flows.maintenance import collect_garbage  # noqa: PLC0415 - imports prefect; to look needs no flow
+
+    with progress_on_stderr():
+        return collect_garbage(store, older_than_seconds=age, dry_run=False)
 
 
 def _print_garbage(garbage: Garbage, *, is_freed: bool, as_json: bool) -> None:
