@@ -1,8 +1,8 @@
-"""OpenAI's messages as a serving engine hands them to the chat template.
+"""OpenAI's messages and tools as a serving engine hands them to the chat template.
 
 As SGLang 0.5.17 does (srt/entrypoints/openai/serving_chat.py and srt/parser/jinja_template_utils.py): a null content is
 empty, other null fields are left out, arguments of tool calls are objects, and parts of text are joined by a space
-unless the template takes parts.
+unless the template takes parts. Tools have the fields of its protocol.py, in that order, given or not.
 """
 
 import json
@@ -27,6 +27,28 @@ def normalize_messages(messages: Sequence[Any], *, content_parts: bool) -> list[
         RowRejectedError: `bad_message` or `not_text`.
     """
     return [_normalize(index, message, content_parts) for index, message in enumerate(messages)]
+
+
+def normalize_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools as the template gets them.
+
+    Raises:
+        RowRejectedError: `bad_message`.
+    """
+    return [_normalize_tool(index, tool) for index, tool in enumerate(tools)]
+
+
+def _normalize_tool(index: int, tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool.get("function", tool)  # without OpenAI's wrapper, as transformers takes it too
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise RowRejectedError("bad_message", f"tool {index} has no function with a name")
+    later = tool.get("defer_loading")
+    given = {"strict": False} | {key: value for key, value in function.items() if value is not None}
+    made = {key: given.get(key) for key in ("description", "name", "parameters", "strict")}
+    if (own := given.get("defer_loading", later)) is not None:
+        made["defer_loading"] = own
+    kind = tool.get("type") if "function" in tool else None
+    return {"type": kind or "function", "function": made, "defer_loading": later if "function" in tool else None}
 
 
 def _normalize(index: int, message: Any, content_parts: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.chats import Chat, PlainText, Row, TokenRow
-from tasks.inputs.openai_messages import normalize_messages
+from tasks.inputs.openai_messages import normalize_messages, normalize_tools
 from tasks.inputs.sharegpt import ROLE_NAMES, convert_turns
 from tasks.rejections import RowRejectedError
 
@@ -164,7 +164,7 @@ def _read_tools(tools: Any) -> list[Any] | None:
             raise RowRejectedError("bad_message", f"its tools are no JSON ({error})") from error
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
         raise RowRejectedError("bad_message", f"its tools are {_kind(tools)}, not a list of objects")
-    return tools or None
+    return normalize_tools(tools) if tools else None
 
 
 def _read_tokens(ids: Any, mask: Any) -> TokenRow:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.chats import Chat, PlainText, TokenRow
+from tasks.inputs.openai_messages import normalize_tools
 from tasks.inputs.shapes import ShapeRules, detect_shape, find_shape, read_row
 from tasks.rejections import RowRejectedError
 
@@ -75,16 +76,16 @@ def test_columns_and_roles_may_be_named():
 def test_a_function_call_of_sharegpt_is_a_tool_call():
     turns = [*SHAREGPT[:1], {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'}]
     turns += [{"from": "observation", "value": "7"}]
-    chat = read_row({"conversations": turns, "tools": '[{"type": "function"}]'}, "sharegpt", ShapeRules())
+    chat = read_row({"conversations": turns, "tools": '[{"name": "f"}]'}, "sharegpt", ShapeRules())
     assert chat.messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]
     assert chat.messages[2] == {"role": "tool", "content": "7"}
-    assert chat.tools == [{"type": "function"}]
+    assert chat.tools == normalize_tools([{"name": "f"}])
 
 
 def test_other_keys_of_row_and_message_reach_the_template():
     message = {"role": "assistant", "content": "a", "reasoning_content": "b"}
-    chat = read_row({"id": 1, "messages": [message], "tools": [{"type": "function"}]}, "messages", ShapeRules())
-    assert chat == Chat([message], [{"type": "function"}])
+    chat = read_row({"id": 1, "messages": [message], "tools": [{"name": "f"}]}, "messages", ShapeRules())
+    assert chat == Chat([message], normalize_tools([{"name": "f"}]))
 
 
 def test_messages_are_as_a_serving_engine_hands_them_to_the_template():
