@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from flows.job import Job, prepare_job
-from flows.prefect_defaults import require_home
+from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, print_line, print_pairs, progress_on_stderr, stdout_console
 from flows.progress import Counting, Progress, current_progress
 from flows.report import RunReport, summarize
@@ -65,7 +65,7 @@ def settings(arguments: argparse.Namespace) -> int:
 def _extract(settings: Settings, *, as_json: bool) -> int:
     with progress_on_stderr():
         prepare_job(settings, current_progress(print_line))  # refuse before prefect is imported and its server started
-        require_home()
+        require_prefect()
         from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above
 
         result = extract_hidden_states(settings)

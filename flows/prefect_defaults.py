@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.errors import SettingsError
 
@@ -25,6 +26,16 @@ def apply() -> None:
         os.environ[name] = ",".join([*known, *(host for host in _LOOPBACK if host not in known)])
 
 
+def require_prefect() -> None:
+    """Refuse what Prefect could not run with, before it is tried.
+
+    Raises:
+        SettingsError: with the folder or the server, and the cure.
+    """
+    require_home()
+    require_server()
+
+
 def require_home() -> None:
     """Refuse a home of Prefect that cannot be written, for which Prefect itself would wait for minutes.
 
@@ -40,6 +51,27 @@ def require_home() -> None:
         writable = False
     if not writable:
         raise SettingsError(f"Prefect's folder {home} cannot be written; set PREFECT_HOME to one that can")
+
+
+def require_server() -> None:
+    """Refuse to start where Prefect is told of a server that does not answer.
+
+    Raises:
+        SettingsError: with the address, the reason and the cure.
+    """
+    from prefect.client.orchestration import get_client  # noqa: PLC0415 - as below
+    from prefect.settings import get_current_settings  # noqa: PLC0415
+
+    url = get_current_settings().api.url
+    if url is None:  # a run then has a server of its own
+        return
+    error = get_client(sync_client=True).api_healthcheck()
+    if error is not None:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise SettingsError(
+            f"Prefect's server at {urlsplit(url).hostname} (PREFECT_API_URL) does not answer: {reason}; start it with "
+            "prefect server start, or unset PREFECT_API_URL, so that this run has one of its own"
+        )
 
 
 def tie_server() -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flows.prefect_defaults import require_home
+from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, print_pairs, progress_on_stderr
 from flows.progress import format_bytes
 from flows.report import measure_store
@@ -40,7 +40,7 @@ def validate(arguments: argparse.Namespace) -> int:
     check_header(arguments.store)  # refuse at once, before prefect is imported
     if arguments.spec is not None:
         find_spec(arguments.store, arguments.spec)
-    require_home()
+    require_prefect()
     from flows.maintenance import validate_store  # noqa: PLC0415 - see above
 
     options = {"fraction": arguments.fraction, "threads": arguments.threads, "repair": arguments.repair}
@@ -63,7 +63,7 @@ def validate(arguments: argparse.Namespace) -> int:
 def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs, and many small packs into one."""
     find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
-    require_home()
+    require_prefect()
     from flows.maintenance import compact_store  # noqa: PLC0415 - see above
 
     with progress_on_stderr():
@@ -92,7 +92,7 @@ def gc(arguments: argparse.Namespace) -> int:
 
 
 def _collect(store: StorePath, age: float | None) -> Garbage:
-    require_home()
+    require_prefect()
     from flows.maintenance import collect_garbage  # noqa: PLC0415 - imports prefect; to look needs no flow
 
     with progress_on_stderr():

@@ -267,6 +267,13 @@ class TestMaintenance:
         assert words in line
         assert snapshot(tmp_path) == before
 
+    def test_a_prefect_server_that_does_not_answer_is_named_in_one_line(self, store: Path, tmp_path: Path) -> None:
+        server = {"PREFECT_API_URL": "http://somebody:secret@127.0.0.1:9/api"}
+        for command in (["validate"], ["compact"], ["gc", "--yes"]):
+            line = refusal(run_aerie(*command, store, cwd=tmp_path, env=server))
+            assert "Prefect's server at 127.0.0.1 (PREFECT_API_URL) does not answer: " in line
+            assert "secret" not in line
+
     def test_a_spec_that_is_not_there_is_refused_with_those_that_are(self, finished: Finished, tmp_path: Path) -> None:
         for command in ("show", "validate", "compact"):
             line = refusal(run_aerie(command, finished.store, "--spec", "beef", cwd=tmp_path))
