@@ -1,6 +1,7 @@
 """What every test stands on: a clean environment, the real model and the tiny ones, and the skip of GPU tests."""
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,6 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the environment the same for everyone, child processes included, before Prefect or transformers read it."""
     for name in [name for name in os.environ if name.startswith(("AERIE_", "PREFECT_", "AWS_"))]:
         del os.environ[name]
+    # A shell without job control has what it starts in the background ignore Ctrl-C, and so what that starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # As in an engine process (tasks/engine_process.py): a neighbour on the machine makes spinning threads very slow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
