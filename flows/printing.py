@@ -32,10 +32,12 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
 
 def _text(name: str, value: Any) -> str:
     """Write one value of a document for people: bytes with units, counts with commas, lists with commas."""
+    if value is None:
+        return "-"
     if name.endswith("_bytes") or "_bytes_" in name:
         return format_bytes(value)
-    if isinstance(value, bool | str | float) or value is None:
-        return "-" if value is None else str(value)
+    if isinstance(value, bool | str | float):
+        return str(value)
     if isinstance(value, int):
         return f"{value:,}"
     items = [f"{key} {count}" for key, count in value.items()] if isinstance(value, dict) else map(str, value)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -156,7 +157,10 @@ class Bucket:
 
 def _client(bucket: str, retries: Any) -> S3Store:
     options: Any = {"timeout": timedelta(seconds=REQUEST_SECONDS)}
-    if endpoint_url().startswith("http://"):
+    endpoint = urlsplit(endpoint_url())
+    if endpoint_url() and not (endpoint.scheme in {"http", "https"} and endpoint.netloc):  # obstore would panic
+        raise StoreUnreachableError("AWS_ENDPOINT_URL is no address; give http://HOST:PORT or https://HOST")
+    if endpoint.scheme == "http":
         options["allow_http"] = True
     return S3Store(bucket, client_options=options, retry_config=retries)
 

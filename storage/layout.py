@@ -1,6 +1,7 @@
 """Where things lie in a store, and the header that says what it is (docs/format.md)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from storage.digests import DIGEST_LENGTH, canonical_json
@@ -81,7 +82,8 @@ def check_version(store: StorePath) -> None:
         StoreNotFoundError, NotAStoreError, StoreVersionError: as their names say.
     """
     if not backend_of(store).is_folder(store):
-        raise StoreNotFoundError(f"{store} is not a folder; give the path of a store")
+        what = "is not a folder" if isinstance(store, Path) else "has no object below it"
+        raise StoreNotFoundError(f"{store} {what}; give the path of a store")
     try:
         header = read_document(store / HEADER)
     except FileNotFoundError as error:

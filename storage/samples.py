@@ -155,7 +155,10 @@ class Sample:
 
         Raises:
             ValueError: the slice has another step.
+            TypeError: it is no slice.
         """
+        if not isinstance(rows, slice | None):
+            raise TypeError(f"rows are {rows!r}; give a slice, such as slice(0, 3)")
         start, stop, step = (rows or slice(None)).indices(self.num_tokens)
         if step != 1:
             raise ValueError(f"rows have step {step}, only 1 is read; take the step from the result")

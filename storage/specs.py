@@ -124,8 +124,10 @@ class StateSpec:
         """Return the positions of captured layers on the middle axis; of all by default.
 
         Raises:
-            SpecError: a layer was not captured.
+            SpecError: a layer was not captured, or the layers are no sequence.
         """
+        if isinstance(layers, str | int):
+            raise SpecError(f"layers are {layers!r}; give a list, such as [{layers!r}]")
         lacking = [layer for layer in layers or () if layer not in self.layers]
         if lacking:
             raise SpecError(f"layer {lacking[0]!r} was not captured; the store has {list(self.layers)}")

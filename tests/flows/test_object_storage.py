@@ -57,6 +57,7 @@ def kill_after(job: Job, place: ObjectPath, samples: int) -> None:
 def test_a_job_in_a_bucket(job: Job, s3_place: ObjectPath) -> None:
     planned = document(job.run("plan", "--json"))
     assert (planned["samples_to_compute"], planned["free_bytes"]) == (len(GOOD), None)
+    assert job.run("plan").returncode == 0, "a person's table, too"
     assert not list_files(s3_place)
 
     kill_after(job, s3_place, FIRST)

@@ -306,7 +306,12 @@ class TestErrors:
         assert line == f"StoreNotFoundError: there is no bucket nowhere at {host}; make it, or correct the address"
 
     def test_no_store(self, s3_place: ObjectPath) -> None:
-        assert self.refusal(str(s3_place)).startswith(f"StoreNotFoundError: {s3_place} is not a folder")
+        assert self.refusal(str(s3_place)).startswith(f"StoreNotFoundError: {s3_place} has no object below it")
+
+    @pytest.mark.parametrize("address", ["banana", "http:", "https://"])
+    def test_no_address(self, s3_place: ObjectPath, address: str) -> None:
+        line = self.refusal(str(s3_place), AWS_ENDPOINT_URL=address)
+        assert line == ("StoreUnreachableError: AWS_ENDPOINT_URL is no address; give http://HOST:PORT or https://HOST")
 
     @pytest.mark.parametrize("call", ["open_store", "init_store"])
     def test_no_credentials(self, s3_place: ObjectPath, call: str) -> None:

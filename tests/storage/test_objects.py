@@ -110,8 +110,12 @@ def test_layers_not_captured_and_steps_are_refused(filled) -> None:
     sample = next(iter(open_store(filled.path).values()))
     with pytest.raises(SpecError, match=r"layer 3 was not captured; the store has \[2, 5, 'final'\]"):
         sample.hidden_states([3])
+    with pytest.raises(SpecError, match=r"layers are 'final'; give a list, such as \['final'\]"):
+        sample.hidden_states("final")
     with pytest.raises(ValueError, match="step 2"):
         sample.hidden_states(rows=slice(0, 9, 2))
+    with pytest.raises(TypeError, match=r"rows are 3; give a slice"):
+        sample.hidden_states(rows=3)
 
 
 def test_only_the_chunks_asked_for_are_decoded(make_filled: Callable) -> None:
