@@ -90,7 +90,7 @@ def _dead_bytes(store: Path) -> dict[Path, int]:
     dead = {}
     for pack in open_packs(store, SPEC):
         first_live = live_positions(store, DIGEST, pack)[0]
-        shard = (pack.folder / "hidden_states/c/0/0/0").relative_to(store)
+        shard = Path(str(pack.folder), "hidden_states/c/0/0/0").relative_to(store)
         dead[shard] = int(pack.encoded_bytes()[:first_live].sum())
     return dead
 

@@ -16,6 +16,7 @@ from storage.layout import loose_hashes
 from storage.objects import ObjectWriter
 from storage.pack_listing import live_positions, open_packs
 from storage.packs import Compaction
+from storage.paths import StorePath
 from storage.store import add_spec, init_store, spec_digests
 from storage.tokens import TokensWriter
 
@@ -91,8 +92,9 @@ def count_copies(store: Path) -> int:
     return packed + sum(1 for _ in loose_hashes(store, DIGEST))
 
 
-def damage(file: Path, position: int) -> None:
-    """Flip a bit."""
+def damage(file: StorePath, position: int) -> None:
+    """Flip a bit of a file."""
+    assert isinstance(file, Path)  # noqa: S101 - of a store on a file system
     data = bytearray(file.read_bytes())
     data[position] ^= 1
     file.write_bytes(data)
