@@ -48,7 +48,7 @@ class ModelSettings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",
         title="Compute dtype",
-        description="dtype of the forward; auto is float32 on a CPU and the checkpoint's own on a GPU",
+        description="dtype of the forward; auto: float32 on a CPU, on a GPU the checkpoint's, bfloat16 for float32",
     )
     quantization: Literal["auto", "fp8"] = Field(
         default="auto",

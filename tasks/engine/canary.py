@@ -90,7 +90,7 @@ def _check_values(layers: Sequence[LayerId], states: torch.Tensor) -> None:
     for slot, layer in enumerate(layers):
         rows = states[:, slot].float()
         if not bool(rows.isfinite().all()):
-            raise CanaryError(f"canary: layer {layer} has NaN or Inf; try --dtype float32, or check the weights")
+            raise CanaryError(f"canary: layer {layer} has NaN or Inf; check the weights, or try --dtype bfloat16")
         if bool((rows == rows[0]).all()):
             raise CanaryError(f"canary: layer {layer} is the same for every token; the weights were not loaded")
 
