@@ -1,5 +1,6 @@
 """The token ids that models are given: random ones for random weights, real chats for a model that was trained."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,3 +50,22 @@ def cut(chats: Sequence[Ids], lengths: Sequence[int]) -> list[Ids]:
         for number, length in enumerate(lengths)
         for start in [starts[number % len(chats)] + STRIDE * (number // len(chats))]
     ]
+
+
+def find_first(sequences: Sequence[Ids]) -> list[npt.NDArray[np.bool_]]:
+    """Say which tokens come after something new, and so have a state of their own: bool[n] for each sequence.
+
+    Chats begin alike, and the first token of a trained model's chat has a state larger than thousands of others: what
+    its rounding happens to be would count once a chat.
+    """
+    seen: set[bytes] = set()
+    firsts = []
+    for ids in sequences:
+        prefix = hashlib.sha256()
+        digests = []
+        for token in ids:
+            prefix.update(token.tobytes())
+            digests.append(prefix.digest())
+        firsts.append(np.array([digest not in seen for digest in digests]))
+        seen.update(digests)
+    return firsts

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from children import Job
 from comparison import compare, measure_errors, summarize
-from inputs import Ids, make_inputs
+from inputs import Ids, find_first, make_inputs
 from models import QUANTIZED, ensure_model, is_dense
 from references import load_reference
 from repeats import LENGTHS as PROBE_LENGTHS
@@ -57,18 +58,21 @@ class Measurement:
         lengths = self._lengths(variant.device)
         sequences = self._inputs(lengths, seed=0)
         truth = self._reference(variant, "float32", sequences)
-        theirs = measure_errors(self._reference(variant, self._lower_dtype(variant), sequences), truth)
+        firsts = find_first(sequences)
+        counted = torch.from_numpy(np.concatenate(firsts))
+        lower = self._reference(variant, self._lower_dtype(variant), sequences)
+        theirs = measure_errors(lower[counted], truth[counted])
         states, repeats = self._run(variant, sequences)
-        ours = measure_errors(states, truth)
+        ours = measure_errors(states[counted], truth[counted])
         equal = [torch.equal(states[:, slot], truth[:, slot]) for slot in range(len(self._layers))]
         row = self._head(variant) | {
-            "num_tokens": sum(lengths),
+            "num_tokens": int(counted.sum()),
             "num_sequences": len(lengths),
             "layers": self._layers,
             "equal": equal,
             "ours": summarize(ours, theirs),
             "theirs": summarize(theirs, theirs),
-            **compare(ours, theirs, lengths),
+            **compare(ours, theirs, [int(first.sum()) for first in firsts]),
             "repeats": repeats,
         }
         return row | {"seconds": round(time.monotonic() - began, 1)}

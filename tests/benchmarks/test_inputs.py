@@ -1,7 +1,7 @@
 """The token ids that models are measured on: random ones, and the chats that Aerie ships."""
 
 import numpy as np
-from inputs import STRIDE, cut, make_inputs, read_chats
+from inputs import STRIDE, cut, find_first, make_inputs, read_chats
 
 CHATS = [np.arange(100, dtype=np.int32), np.arange(1000, 1200, dtype=np.int32)]
 
@@ -33,3 +33,11 @@ def test_a_random_model_is_given_random_ids_the_same_every_time(tmp_path):
     assert [ids.tolist() for ids in drawn] == [ids.tolist() for ids in again]
     assert [ids.tolist() for ids in drawn] != [ids.tolist() for ids in other]
     assert max(int(ids.max()) for ids in drawn) < 300
+
+
+def test_a_token_counts_where_what_comes_before_it_is_new():
+    chat = np.array([7, 8, 9], np.int32)
+
+    firsts = find_first([chat, np.array([7, 8, 5, 9], np.int32), chat[1:]])
+
+    assert [first.tolist() for first in firsts] == [[True] * 3, [False, False, True, True], [True, True]]
