@@ -10,6 +10,8 @@ from tasks.engine.errors import EngineError, ModelLoadError
 from tasks.engine.one_by_one import OneByOneEngine
 from tasks.engine.version import check_version
 
+_PORTS = range(20_000, 32_000)
+
 
 def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
     """Start SGLang for one rank of a model in this process; returns once all `options.tp_size` ranks met at `port`.
@@ -52,7 +54,21 @@ def _let_ranks_meet_on_cpu(tp_size: int) -> None:
 
 
 def find_free_port() -> int:
-    """Return a loopback port that was free a moment ago, for the ranks to meet at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port for the ranks to meet at, some seconds from now, when SGLang is imported.
+
+    Below those that the kernel gives to connections, and looked for from another place in each process, so that engines
+    that start together do not take it from each other.
+
+    Raises:
+        ModelLoadError: every such port is taken.
+    """
+    start = os.getpid() % len(_PORTS)
+    ports: list[int] = [*_PORTS[start:], *_PORTS[:start]]
+    for port in ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ModelLoadError(f"none of the loopback ports {_PORTS[0]} to {_PORTS[-1]} is free; end what holds them")
