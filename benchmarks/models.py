@@ -44,6 +44,11 @@ def has_experts(name: str) -> bool:
     return any(key.endswith("_experts") for key in entry.get("text_config", entry))
 
 
+def deals_experts(name: str) -> bool:
+    """Say whether such a model has experts that SGLang can deal out among GPUs."""
+    return has_experts(name) and ARCHITECTURES[TINY_MODELS[name]["architectures"][0]].deals_experts
+
+
 def is_dense(name: str) -> bool:
     """Say whether such a model has neither experts nor MLA, so that SGLang multiplies in the order of transformers."""
     return name == SMOLLM2 or not (has_experts(name) or ARCHITECTURES[TINY_MODELS[name]["architectures"][0]].mla)

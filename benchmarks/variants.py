@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from models import QUANTIZED, has_experts, scheme_of
+from models import QUANTIZED, deals_experts, scheme_of
 
 from tasks.engine.gpus import visible_gpus
 
@@ -75,4 +75,4 @@ def _fits(variant: Variant, model: str) -> bool:
         return variant.weights == ("fp8" if scheme_of(model).startswith("fp8") else "w4a16")
     if variant.weights == "online":
         return model not in NOT_ONLINE
-    return variant.weights == "own" and (variant.ep_size == 1 or has_experts(model))
+    return variant.weights == "own" and (variant.ep_size == 1 or deals_experts(model))

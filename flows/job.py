@@ -15,10 +15,10 @@ from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, num_cores, parse_devices
-from tasks.engine.head_counts import check_ranks
 from tasks.engine.layers import resolve_layers
 from tasks.engine.models import ModelInfo, read_model
 from tasks.engine.precision import Precision, choose_precision
+from tasks.engine.rank_counts import check_ranks
 from tasks.engine.version import check_version as check_engine_version
 from tasks.fingerprints import model_fingerprint
 from tasks.hub import find_model, find_revision
@@ -139,7 +139,7 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
     model = read_model(find_model(settings.model))
     groups = parse_devices(settings.devices)
     get_architecture(model.architecture)
-    check_ranks(model, groups[0].kind, groups[0].tp_size)
+    check_ranks(model, groups[0].kind, groups[0].tp_size, groups[0].ep_size)
     split = groups[0].tp_size // groups[0].ep_size
     precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization, split)
     layers = resolve_layers(settings.layers, model.num_layers)

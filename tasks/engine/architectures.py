@@ -29,6 +29,7 @@ class Architecture:
             config leaves it out; None where that is the context length.
         first_position: what SGLang counts positions from, so that transformers must be told to count so, too.
         gpu_dtypes: dtypes that its kernels on a GPU take, the one to choose first.
+        deals_experts: its experts may be dealt out among GPUs (`:ep2`), each whole on one of them.
         pads_on_cpu: ranks on a CPU may share it unevenly: SGLang pads heads and widths there (`cpu:tp3` tried on each).
         on_cpu: functions of `cpu_blocks` that replace what its blocks know only as compiled kernels, or compute
             otherwise than on a GPU.
@@ -42,6 +43,7 @@ class Architecture:
     longest: tuple[str, int] | None = None
     first_position: int = 0
     gpu_dtypes: tuple[str, ...] = ("bfloat16", "float16")  # no norm of SGLang's takes float32 there
+    deals_experts: bool = True
     pads_on_cpu: bool = True
     on_cpu: tuple[str, ...] = ()
 
@@ -70,7 +72,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "DeepseekV2ForCausalLM": _DEEPSEEK,
     "DeepseekV3ForCausalLM": _DEEPSEEK,  # R1 and Kimi-K2 too
     "KimiK25ForConditionalGeneration": replace(_DEEPSEEK, causal_lm="language_model", pads_on_cpu=False),
-    "GptOssForCausalLM": Architecture(gpu_dtypes=("bfloat16",), on_cpu=("attend_with_sinks",)),
+    # Its loader deals out experts in MXFP4, and fails on others ("The size of tensor a (4) must match ... b (8)").
+    "GptOssForCausalLM": Architecture(gpu_dtypes=("bfloat16",), deals_experts=False, on_cpu=("attend_with_sinks",)),
     "Gemma3ForCausalLM": _GEMMA3,
     # The wrapper counts from 1, as transformers did when SGLang took it over
     # (github.com/huggingface/transformers/issues/36856).

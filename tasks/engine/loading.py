@@ -1,9 +1,9 @@
 """Load an engine, over one device or several."""
 
 from tasks.engine.base import EngineOptions, ReadableEngine
-from tasks.engine.head_counts import check_ranks
 from tasks.engine.models import read_model
 from tasks.engine.precision import AUTO, choose_precision
+from tasks.engine.rank_counts import check_ranks
 from tasks.engine.ranks import find_free_port, load_rank
 from tasks.engine.tensor_parallel import OnLost, TensorParallelEngine, end_process
 
@@ -22,7 +22,7 @@ def load_engine(options: EngineOptions, on_lost: OnLost = end_process) -> Readab
     """
     split = options.tp_size // options.ep_size
     model = read_model(options.model)
-    check_ranks(model, options.device, options.tp_size)
+    check_ranks(model, options.device, options.tp_size, options.ep_size)
     choose_precision(model, options.device, options.compute_dtype, options.quantization or AUTO, split)
     if options.tp_size > 1:
         return TensorParallelEngine(options, on_lost)

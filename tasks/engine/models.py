@@ -35,7 +35,7 @@ class ModelInfo:
         quantization: what the checkpoint is quantized to, in one line (`describe_quantization`), or None.
         compute_dtypes: dtypes that SGLang computes it in, the one to choose first.
         rounds_inputs: what enters a linear layer is rounded too, to FP8 or the like.
-        has_experts: it is a mixture of experts.
+        num_experts: experts of a block that a router chooses from; 0 where there are none.
         widest_split: ranks at most among which SGLang may cut an expert of a quantized model; None: any number.
     """
 
@@ -51,8 +51,13 @@ class ModelInfo:
     quantization: str | None
     compute_dtypes: tuple[str, ...]
     rounds_inputs: bool
-    has_experts: bool = False
+    num_experts: int = 0
     widest_split: int | None = None
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return self.num_experts > 1
 
 
 def read_model(path: Path) -> ModelInfo:
@@ -127,7 +132,7 @@ def _describe(path: Path, config: dict[str, Any]) -> ModelInfo:
             quantization=None if quantization is None else describe_quantization(quantization),
             compute_dtypes=compute_dtypes(quantization),
             rounds_inputs=rounds_inputs(quantization),
-            has_experts=(_count(text, *EXPERT_COUNTS) or 0) > 1,
+            num_experts=_count(text, *EXPERT_COUNTS) or 0,
             widest_split=widest_split(quantization, text.get("moe_intermediate_size")),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:

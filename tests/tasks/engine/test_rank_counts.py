@@ -1,4 +1,4 @@
-"""How many ranks can share a model, by its heads."""
+"""How many ranks can share a model, by its heads and its experts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tasks.engine.errors import DeviceError
-from tasks.engine.head_counts import check_ranks
 from tasks.engine.models import ModelInfo, read_model
+from tasks.engine.rank_counts import check_ranks
 
 # Of published models: heads, heads of keys and values, and the ranks that can share them.
 SHARED = {
@@ -58,3 +58,21 @@ def test_on_a_cpu_sglang_pads_but_not_for_every_class(
     with pytest.raises(DeviceError, match="3 ranks cannot share 8 attention heads"):
         check_ranks(read_model(tiny_model(name)), "cpu", 3)
     check_ranks(read_model(tiny_model(name)), "cpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "ep_size", "says"),
+    [
+        ("llama", 2, ":ep2 deals out experts, and LlamaForCausalLM here has none; leave it out"),
+        ("gpt-oss", 2, "SGLang 0.5.17 cannot deal out the experts of GptOssForCausalLM; leave :ep2 out"),
+        ("qwen3-moe", 3, "8 experts cannot be dealt out in 3 equal parts; choose :ep2, :ep4, :ep8 or leave :ep3 out"),
+    ],
+)
+def test_experts_that_cannot_be_dealt_out(
+    tiny_model: Callable[[str], Path], name: str, ep_size: int, says: str
+) -> None:
+    model = read_model(tiny_model(name))
+    with pytest.raises(DeviceError) as error:
+        check_ranks(replace(model, num_heads=24, num_key_heads=24), "cuda", 12, ep_size)
+    assert str(error.value) == f"devices: {says}"
+    check_ranks(read_model(tiny_model("deepseek-v3")), "cuda", 8, 8)
