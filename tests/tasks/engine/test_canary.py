@@ -13,7 +13,7 @@ import torch
 from fake_quantization import round_inputs, round_to_fp8
 
 from tasks.engine.base import EngineOptions
-from tasks.engine.canary import READ_OUT_TOKENS, check_engine, fits_twice, reference_options
+from tasks.engine.canary import LENGTHS, READ_OUT_TOKENS, check_engine, fits_twice, reference_options
 from tasks.engine.errors import CanaryError
 from tasks.engine.loading import load_engine
 from tasks.engine.models import ModelInfo, read_model
@@ -136,11 +136,25 @@ class TestAWrongEngineIsNamed:
                 states[0, 3] = -states[0, 3]
             return states
 
-        check_engine(Spoilt(engine, turn_over), replace(info, has_experts=True), None)
+        check_engine(Spoilt(engine, turn_over), replace(info, num_experts=8), None)
         with pytest.raises(CanaryError, match=r"at 1 of 16 positions, first at 0"):
             check_engine(Spoilt(engine, turn_over), info, None)
         with pytest.raises(CanaryError, match=r"at 1[0-6] of 16 positions"):
-            check_engine(Spoilt(engine, before_the_norm), replace(info, has_experts=True), None)
+            check_engine(Spoilt(engine, before_the_norm), replace(info, num_experts=8), None)
+
+    def test_few_tokens_that_were_sent_elsewhere_count_where_there_are_no_experts(self, right) -> None:
+        engine, info, reference = right
+
+        def send_elsewhere(sequences: Sequence[Ids], states: torch.Tensor) -> torch.Tensor:
+            if len(sequences[-1]) == LENGTHS[-1]:
+                states[-20:, 1] = -states[-20:, 1]
+            return states
+
+        check_engine(Spoilt(engine, send_elsewhere), replace(info, num_experts=8), reference)
+        with pytest.raises(CanaryError, match=r"layer 4 differs from transformers by 9\.\de-01"):
+            check_engine(Spoilt(engine, send_elsewhere), info, reference)
+        with pytest.raises(CanaryError, match=r"layer 2 differs from transformers .* closest to layer 4"):
+            check_engine(Spoilt(engine, swap_layers), replace(info, num_experts=8), reference)
 
     @pytest.mark.parametrize("rounds_inputs", [False, True])
     def test_a_neighbouring_layer_of_a_trained_model(self, smollm2: Path, *, rounds_inputs: bool) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from tiny_models import TINY_MODELS
+from token_errors import median_token_errors, packing_errors
 
 from tasks.engine.base import Engine, EngineOptions
 from tasks.engine.canary import check_engine, reference_options
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.gpu
 # In a tiny random mixture of experts one rounding sends a token to another expert, in theirs or in ours: 1.27 times
 # transformers' error was seen (Qwen2-MoE), where dense models stay under 1.
 ROUTER_FLIPS = 1.5
+# By the median token, of 700; another order of sums is another draw of the same rounding.
+FACTOR = 1.25
 
 
 def all_layers(model: Path, dtype: str) -> EngineOptions:
@@ -43,7 +46,7 @@ def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm())
 
 
-# 2e-2 is what a few tokens sent to another expert make in a few hundred; other states than its own err by about 1.
+# By the median token, most are 0; other states than its own err by about 1.
 PACKED_LIMIT = 2e-2
 PREFIX = random_ids(1000, seed=1)
 BATCHES = {
@@ -74,10 +77,11 @@ def test_two_gpus_share_a_model(tiny_model: Callable[[str], Path], name: str) ->
         ours, theirs = engine.forward([ids]), reference.forward([ids])
         exact = replace(engine.options, compute_dtype="float32", output_dtype="float32")
         truth = ReferenceEngine(exact).forward([ids])
-        for slot, layer in enumerate(engine.options.layers):
-            mine, bf16 = relative_error(ours[:, slot], truth[:, slot]), relative_error(theirs[:, slot], truth[:, slot])
+        for layer, mine, bf16 in zip(
+            engine.options.layers, median_token_errors(ours, truth), median_token_errors(theirs, truth), strict=True
+        ):
             print(f"{name} tp2 layer {layer}: ours {mine:.2e}, transformers bf16 {bf16:.2e}")
-            assert mine <= ROUTER_FLIPS * bf16 + 1e-4
+            assert mine <= FACTOR * bf16 + 1e-4
     finally:
         engine.close()
         free()
@@ -118,14 +122,7 @@ class TestEveryArchitectureInBf16:
         assert torch.equal(states[:, :1], theirs)
 
     def test_packed_equals_alone(self, engine: Engine, record_property: Callable[..., None]) -> None:
-        worst = dict.fromkeys(BATCHES, 0.0)
-        for batch, sequences in BATCHES.items():
-            states = engine.forward(sequences)
-            assert len(states) == sum(map(len, sequences))
-            for ids, rows in zip(sequences, torch.split(states, [len(ids) for ids in sequences]), strict=True):
-                alone = engine.forward([ids])
-                errors = (relative_error(rows[:, slot], alone[:, slot]) for slot in range(alone.shape[1]))
-                worst[batch] = max(worst[batch], *errors)
+        worst = {name: max(packing_errors(engine, sequences)) for name, sequences in BATCHES.items()}
         print(f"{engine.options.model.name}, packed against alone: {worst}")
         record_property(engine.options.model.name, worst)
         assert max(worst.values()) <= PACKED_LIMIT
@@ -224,7 +221,8 @@ def test_the_whole_flow_on_the_gpu(tiny_model: Callable[[str], Path], tmp_path: 
     )
     print(first)
     assert first["rows"] | {"done": 0} == {
-        "in": 199, "done": 0, "reused": 0, "duplicate": 0, "rejected": {}, "quarantined": {}, "unfinished": 0
+        "in": 199, "split": 0, "done": 0, "reused": 0, "duplicate": 0,
+        "rejected": {}, "quarantined": {}, "unfinished": 0
     }  # fmt: skip
     assert first["rows"]["done"] == second["rows"]["reused"] == 199
     assert first["spec"]["compute_dtype"] == "bfloat16"
