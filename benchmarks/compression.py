@@ -2,8 +2,8 @@
 
     nice -n 5 python benchmarks/compression.py
 
-States of SmolLM2-135M-Instruct for the bundled chats, in bfloat16, cut into inner chunks as the store cuts them. Speeds
-are those of one thread, by the seconds that it had on the CPU.
+States of SmolLM2-135M-Instruct for the bundled chats, in bfloat16, cut into inner chunks as the store cuts them; lossy
+ones beside random states too. Speeds are those of one thread, by the seconds that it had on the CPU.
 """
 
 import json
@@ -11,21 +11,24 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
 from numcodecs import Blosc, Zstd
 from record import write_result
-from synthetic_stores import make_spec
+from synthetic_stores import make_samples, make_spec
 from transformers import AutoTokenizer
 
-from storage.codecs import BLOCK_BYTES, BLOSC, TOKENS_PER_CHUNK
-from storage.rounding import round_mantissa
+from storage import StateSpec
+from storage.codecs import BLOCK_BYTES, BLOSC, TOKENS_PER_CHUNK, decode_chunk, encode_chunk
+from storage.float8 import dequantize
+from storage.rounding import round_states
 from storage.specs import LayerId
+from storage.storage_dtypes import FLOAT8
 from tasks.engine.base import EngineOptions
 from tasks.engine.reference_engine import ReferenceEngine
 from tasks.smollm2 import ensure_smollm2
@@ -34,7 +37,7 @@ CHATS = Path(__file__).parent.parent / "flows" / "data" / "mt_bench_smollm2.json
 LAYERS: tuple[LayerId, ...] = (2, 15, 27, "final")
 NUM_CHATS, MAX_TOKENS = 24, 1024
 ROUNDS = 5
-FP8_MAX = 448.0
+HIDDEN_SIZE = 576
 
 Chunk = npt.NDArray[np.uint16]
 Encode = Callable[[Chunk], bytes]
@@ -47,8 +50,12 @@ def main() -> None:
     figures: dict[str, Any] = {"chunks": len(chunks), "raw_bytes": sum(chunk.nbytes for chunk in chunks)}
     figures["exact"] = {name: measure(chunks, *codec) for name, codec in EXACT.items()}
     figures["exponents"] = {name: bound(chunks, exponents) for name, exponents in EXPONENTS.items()}
-    figures["lossy"] = {f"bfloat16, {bits} bits": measure_bits(chunks, bits) for bits in range(6, 0, -1)}
-    figures["lossy"]["float8_e4m3fn with a scale per token and layer"] = measure_fp8(chunks)
+    given = {"SmolLM2": chunks, "random": make_random_chunks(len(chunks))}
+    specs = lossy_specs(chunks[0].shape[1])
+    figures["lossy"] = {
+        source: {name: measure_lossy(of_source, spec) for name, spec in specs.items()}
+        for source, of_source in given.items()
+    }
     print(write_result("compression", figures))
 
 
@@ -69,6 +76,12 @@ def make_chunks() -> list[Chunk]:
             for slot in range(len(LAYERS))
         ]
     return chunks
+
+
+def make_random_chunks(count: int) -> list[Chunk]:
+    """Return as many inner chunks of normal values with a scale of its own for each channel."""
+    ((_, states),) = make_samples(make_spec(HIDDEN_SIZE, (2,)), [count * TOKENS_PER_CHUNK])
+    return [np.ascontiguousarray(chunk) for chunk in np.split(states[:, 0], count)]
 
 
 def measure(chunks: Sequence[Chunk], encode: Encode, decode: Decode) -> dict[str, float]:
@@ -102,40 +115,44 @@ def bound(chunks: Sequence[Chunk], exponents: Callable[[Chunk], npt.NDArray[np.u
     return {"ratio": sum(chunk.nbytes for chunk in chunks) * 8 / num_bits}
 
 
-def measure_bits(chunks: Sequence[Chunk], mantissa_bits: int) -> dict[str, float]:
-    """Return ratio and error of bfloat16 with fewer bits of mantissa, through the store's own codec."""
-    spec = replace(make_spec(chunks[0].shape[1]), mantissa_bits=mantissa_bits)
-    rounded = [round_mantissa(chunk, spec) for chunk in chunks]
-    encoded_bytes = sum(len(BLOSC.encode(chunk)) for chunk in rounded)
-    return _lossy(chunks, encoded_bytes, [_values(chunk) for chunk in rounded])
+def lossy_specs(hidden_size: int) -> dict[str, StateSpec]:
+    """Return one spec of one layer for each way to store bfloat16 states, the exact one first."""
+    exact = make_spec(hidden_size, (2,))
+    fewer = {f"bfloat16, {bits} bits": replace(exact, mantissa_bits=bits) for bits in range(6, 0, -1)}
+    return {"bfloat16": exact, **fewer, FLOAT8: replace(exact, storage_dtype=FLOAT8)}
 
 
-def measure_fp8(chunks: Sequence[Chunk]) -> dict[str, float]:
-    """Return ratio and error of float8_e4m3fn, each state over a float32 scale that puts its largest value at 448."""
-    codec = Blosc(cname="zstd", clevel=1, shuffle=Blosc.NOSHUFFLE, blocksize=BLOCK_BYTES)
-    encoded_bytes, found = 0, []
-    for values in map(_values, chunks):
-        scales = np.abs(values).max(axis=1, keepdims=True) / FP8_MAX
-        scaled = (values / scales).astype(ml_dtypes.float8_e4m3fn)
-        encoded_bytes += len(codec.encode(scaled.view(np.uint8))) + scales.nbytes
-        found.append(scaled.astype(np.float32) * scales)
-    return _lossy(chunks, encoded_bytes, found)
+def measure_lossy(chunks: Sequence[Chunk], spec: StateSpec) -> dict[str, float]:
+    """Return how much the store makes of the chunks under a spec, what that loses, and how fast it is on one core.
 
-
-def _lossy(chunks: Sequence[Chunk], encoded_bytes: int, found: list[npt.NDArray[np.float32]]) -> dict[str, float]:
-    pairs = [(_values(chunk), values) for chunk, values in zip(chunks, found, strict=True)]
-    norm = np.linalg.norm
-    errors = np.concatenate([norm(given - values, axis=1) / norm(given, axis=1) for given, values in pairs])
-    raw_bytes = sum(chunk.nbytes for chunk in chunks)
+    To encode is also to measure the error; to decode is also to check the CRC-32C.
+    """
+    stored = [round_states(chunk[:, None], spec) for chunk in chunks]
+    errors = [error for _, error in stored if error is not None]
+    encoded = [encode_chunk(rows) for rows, _ in stored]
+    raw_bytes, encoded_bytes = sum(chunk.nbytes for chunk in chunks), sum(map(len, encoded))
+    encode, decode = partial(_encode, spec=spec), partial(_decode, spec=spec)
     return {
         "ratio": raw_bytes / encoded_bytes,
-        "mean_relative_error": float(errors.mean()),
-        "largest_relative_error": float(errors.max()),
+        "bytes_per_token": encoded_bytes / (len(chunks) * TOKENS_PER_CHUNK) * len(LAYERS),
+        "mean_relative_error": statistics.fmean(error.mean for error in errors) if errors else 0.0,
+        "largest_relative_error": max((error.largest for error in errors), default=0.0),
+        "encode_bytes_per_cpu_second": raw_bytes / _cpu_seconds(encode, chunks),
+        "decode_bytes_per_cpu_second": raw_bytes / _cpu_seconds(decode, encoded),
     }
 
 
-def _values(bits: Chunk) -> npt.NDArray[np.float32]:
-    return bits.view(ml_dtypes.bfloat16).astype(np.float32)
+def _encode(chunk: Chunk, spec: StateSpec) -> bytes:
+    return encode_chunk(round_states(chunk[:, None], spec)[0])
+
+
+def _decode(encoded: bytes, spec: StateSpec) -> npt.NDArray[Any]:
+    rows = decode_chunk(encoded, spec.stored_dtype, spec.stored_width, "a chunk")
+    if not spec.is_scaled:
+        return rows
+    states = np.empty((len(rows), spec.hidden_size), spec.dtype.bits)
+    dequantize(states, rows)
+    return states
 
 
 def _blosc(shuffle: int = Blosc.SHUFFLE, clevel: int = 1, blocksize: int = BLOCK_BYTES) -> tuple[Encode, Decode]:

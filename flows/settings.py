@@ -60,14 +60,18 @@ class ModelSettings(BaseSettings):
         title="Deterministic",
         description="a sample has the same bits whatever it is batched with; slower",
     )
-    storage_dtype: Literal["bfloat16", "float32", "float16"] = Field(
-        default="bfloat16", title="Storage dtype", description="dtype that hidden states are rounded to when stored"
+    storage_dtype: Literal["bfloat16", "float32", "float16", "float8_e4m3fn"] = Field(
+        default="bfloat16",
+        title="Storage dtype",
+        description="dtype that hidden states are rounded to when stored; float8_e4m3fn, with a scale for each token "
+        "and layer, is lossy and read as bfloat16",
     )
     mantissa_bits: int | None = Field(
         default=None,
         ge=1,
         title="Mantissa bits",
-        description="of each value that are stored, to save room: fewer than the storage dtype has; unset is all",
+        description="of each value that are stored, to save room: fewer than the storage dtype has; unset is all; not "
+        "with float8_e4m3fn",
     )
 
 

@@ -28,26 +28,29 @@ def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def column_document(shape: tuple[int, ...], dtype: np.dtype[Any], chunk_rows: int) -> dict[str, Any]:
     """Return the zarr.json of an uncompressed, checksummed array that is chunked along its first axis."""
-    # Single bytes have no order, and zarr writes no endian for them.
-    bytes_codec = BYTES_CODEC if dtype.itemsize > 1 else {"name": "bytes"}
-    return _array_document(shape, dtype, (chunk_rows, *shape[1:]), [bytes_codec, CRC32C_CODEC], {})
+    return _array_document(shape, dtype, (chunk_rows, *shape[1:]), [_bytes_codec(dtype), CRC32C_CODEC], {})
 
 
 def hidden_states_document(spec: StateSpec, num_rows: int, shard_rows: int) -> dict[str, Any]:
-    """Return the zarr.json of `hidden_states` [num_rows, num_captured, hidden_size], in shards of `shard_rows` rows."""
-    inner = [BYTES_CODEC, _blosc_codec(spec.stored_dtype.itemsize), CRC32C_CODEC]
+    """Return the zarr.json of `hidden_states` [num_rows, num_captured, stored_width], with shards of `shard_rows`."""
+    inner = [_bytes_codec(spec.stored_dtype), _blosc_codec(spec.stored_dtype.itemsize), CRC32C_CODEC]
     sharding = {
         "name": "sharding_indexed",
         "configuration": {
-            "chunk_shape": [TOKENS_PER_CHUNK, 1, spec.hidden_size],
+            "chunk_shape": [TOKENS_PER_CHUNK, 1, spec.stored_width],
             "codecs": inner,
             "index_codecs": [BYTES_CODEC, CRC32C_CODEC],
             "index_location": "end",
         },
     }
-    row = (spec.num_captured, spec.hidden_size)
-    attributes = {"logical_dtype": spec.storage_dtype}
+    row = (spec.num_captured, spec.stored_width)
+    attributes = {"logical_dtype": spec.storage_dtype, **({"scale_dtype": "float32"} if spec.is_scaled else {})}
     return _array_document((num_rows, *row), spec.stored_dtype, (shard_rows, *row), [sharding], attributes)
+
+
+def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+    # Single bytes have no order, and zarr writes no endian for them.
+    return BYTES_CODEC if dtype.itemsize > 1 else {"name": "bytes"}
 
 
 def _blosc_codec(typesize: int) -> dict[str, Any]:

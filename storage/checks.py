@@ -178,7 +178,7 @@ def _check_states(rows: StoredRows) -> int:
     check = ValueCheck(spec, rows.num_tokens)
     num_bytes = checksum = 0
     for chunk, slot, data in rows.encoded():
-        values = decode_chunk(data, spec.stored_dtype, spec.hidden_size, f"chunk {chunk}, layer {spec.layers[slot]}")
+        values = decode_chunk(data, spec.stored_dtype, spec.stored_width, f"chunk {chunk}, layer {spec.layers[slot]}")
         check.check(chunk, slot, values)
         num_bytes += len(data)
         checksum = join_checksum(data, checksum)

@@ -66,21 +66,21 @@ def join_checksum(encoded: Buffer, joined: int = 0) -> int:
 
 
 def encode_chunk(values: npt.NDArray[Any]) -> bytes:
-    """Encode one inner chunk, `[TOKENS_PER_CHUNK, 1, hidden_size]` in little-endian and C order."""
+    """Encode one inner chunk, `[TOKENS_PER_CHUNK, 1, width]` in little-endian and C order."""
     return add_checksum(BLOSC.encode(values))
 
 
 def decode_chunk(
-    encoded: Buffer, dtype: np.dtype[Any], hidden_size: int, what: str, out: npt.NDArray[Any] | None = None
+    encoded: Buffer, dtype: np.dtype[Any], width: int, what: str, out: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[Any]:
-    """Decode one inner chunk to `[TOKENS_PER_CHUNK, hidden_size]`; into `out`, which is contiguous, if it is given.
+    """Decode one inner chunk to `[TOKENS_PER_CHUNK, width]`; into `out`, which is contiguous, if it is given.
 
     Raises:
         CorruptObjectError: the checksum, the compressed stream or the size is wrong.
     """
     stream = strip_checksum(memoryview(encoded), what)
-    _check_header(stream, TOKENS_PER_CHUNK * hidden_size * dtype.itemsize, what)
-    values = np.empty((TOKENS_PER_CHUNK, hidden_size), dtype) if out is None else out
+    _check_header(stream, TOKENS_PER_CHUNK * width * dtype.itemsize, what)
+    values = np.empty((TOKENS_PER_CHUNK, width), dtype) if out is None else out
     try:
         blosc.decompress(stream, values)  # what BLOSC.decode does, without making an array of the stream first
     except RuntimeError as error:

@@ -28,7 +28,8 @@ class HiddenStateDataset(Dataset[Item]):
     """The kept rows of a tokens artifact, in their order, with duplicates; it may be pickled, or forked with.
 
     An item has `input_ids` int64[num_tokens], `loss_mask` int64[num_tokens], `hidden_states` [num_tokens, len(layers),
-    hidden_size] in the storage dtype, and `row` int64[], the 0-based number of the row over all data files.
+    hidden_size] in the dtype that `Sample.hidden_states` gives, and `row` int64[], the 0-based number of the row over
+    all data files.
 
     Args:
         store_path: the store's folder.

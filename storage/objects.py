@@ -30,7 +30,7 @@ class ObjectInfo:
     Attributes:
         sample_hash: the sample's name.
         num_tokens: rows stored.
-        raw_bytes: its states in the storage dtype, uncompressed.
+        raw_bytes: its states as they were given, uncompressed.
         stored_bytes: all files of its object.
         existed: it was there already, or another writer was faster; nothing was written.
     """
@@ -60,7 +60,8 @@ class ObjectWriter:
 
         Args:
             input_ids: int32[num_tokens].
-            hidden_states: [num_tokens, num_captured, hidden_size] in the storage dtype (bfloat16 also as uint16 bits).
+            hidden_states: [num_tokens, num_captured, hidden_size] in the dtype of the spec's states (bfloat16 also as
+                uint16 bits).
 
         Raises:
             SampleShapeError, SpecError: the arrays do not fit each other or the spec.
@@ -165,10 +166,10 @@ class _Shard:
         yield index.encode(len(index))
 
     def _padded_chunks(self) -> Iterator[npt.NDArray[Any]]:
-        num_tokens, num_captured, hidden_size = self._states.shape
+        num_tokens, num_captured, width = self._states.shape
         for chunk in range(chunk_count(num_tokens)):
             rows = self._states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
             for slot in range(num_captured):
-                padded = np.zeros((TOKENS_PER_CHUNK, hidden_size), self._states.dtype)
+                padded = np.zeros((TOKENS_PER_CHUNK, width), self._states.dtype)
                 padded[: len(rows)] = rows[:, slot]
                 yield padded

@@ -56,7 +56,7 @@ def read_samples(
     ranges = [sample.row_range(rows) for sample in samples]
     ends = list(accumulate((len(wanted) for wanted in ranges), initial=0))
     shape = (len(slots), ends[-1], spec.hidden_size)
-    block = np.empty(shape, spec.stored_dtype) if out is None else _fitting(out, shape, spec)
+    block = np.empty(shape, spec.dtype.bits) if out is None else _fitting(out, shape, spec)
     places = [block[:, start:stop] for start, stop in pairwise(ends)]
     parts = [
         _Part(sample, wanted.start + first, place[:, first : first + PART_ROWS])
@@ -72,15 +72,15 @@ def _default_threads(samples: Sequence[Sample]) -> int:
 
 
 def _fitting(out: npt.NDArray[Any], shape: tuple[int, int, int], spec: StateSpec) -> npt.NDArray[Any]:
-    """Return the part of `out` that has this shape, in the dtype on disk."""
+    """Return the part of `out` that has this shape, as bits of the states."""
     num_layers, num_rows, hidden_size = shape
     fits = out.ndim == len(shape) and (len(out), out.shape[2]) == (num_layers, hidden_size) and out.shape[1] >= num_rows
-    if not fits or out.dtype.name != spec.storage_dtype or not out.flags.c_contiguous or not out.flags.writeable:
+    if not fits or out.dtype.name != spec.dtype.states or not out.flags.c_contiguous or not out.flags.writeable:
         raise SampleShapeError(
-            f"out is {out.dtype}{list(out.shape)}; give a contiguous array of {spec.storage_dtype}{list(shape)}, or "
+            f"out is {out.dtype}{list(out.shape)}; give a contiguous array of {spec.dtype.states}{list(shape)}, or "
             "with more rows"
         )
-    return out.view(spec.stored_dtype)[:, :num_rows]
+    return out.view(spec.dtype.bits)[:, :num_rows]
 
 
 def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:

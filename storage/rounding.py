@@ -1,35 +1,33 @@
-"""Lossy rows: states with fewer bits of mantissa, and how far they are from what was given."""
+"""Lossy rows: states with fewer bits of mantissa or in float8, and how far they are from what was given."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from storage.float8 import blocks, dequantize, quantize
 from storage.samples import RoundingError
-from storage.specs import MANTISSA_BITS, StateSpec
+from storage.specs import StateSpec
 from storage.values import EXPONENT_BITS
-
-# Rows whose error is measured at a time: bounds the memory that their float64 copies take.
-ROWS = 256
 
 
 def round_states(states: npt.NDArray[Any], spec: StateSpec) -> tuple[npt.NDArray[Any], RoundingError | None]:
-    """Return what is stored of states [num_tokens, num_captured, hidden_size] in the dtype on disk, and its error."""
+    """Return what is stored of states [num_tokens, num_captured, hidden_size], given as their bits, and its error."""
     if spec.is_exact:
         return states, None
-    rounded = round_mantissa(states, spec)
+    rounded = quantize(states) if spec.is_scaled else round_mantissa(states, spec)
     return rounded, measure_error(states, rounded, spec)
 
 
 def round_mantissa(bits: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
-    """Return finite values in the dtype on disk with the spec's `mantissa_bits`: to nearest, ties to even.
+    """Return finite values, given as their bits, with the spec's `mantissa_bits`: to nearest, ties to even.
 
     What would become infinite is rounded towards zero instead. All bits that are dropped are zero in the result.
     """
-    dropped = MANTISSA_BITS[spec.storage_dtype] - (spec.mantissa_bits or 0)
+    dropped = spec.dtype.mantissa_bits - (spec.mantissa_bits or 0)
     word = bits.view(f"<u{bits.itemsize}")
     one = word.dtype.type(1)
-    exponent = word.dtype.type(EXPONENT_BITS[spec.storage_dtype])
+    exponent = word.dtype.type(EXPONENT_BITS[spec.dtype.states])
     half = (one << (dropped - 1)) - one + ((word >> dropped) & one)
     mask = ~((one << dropped) - one)
     rounded = (word + half) & mask
@@ -38,14 +36,19 @@ def round_mantissa(bits: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
 
 
 def measure_error(given: npt.NDArray[Any], stored: npt.NDArray[Any], spec: StateSpec) -> RoundingError:
-    """Compare states [num_tokens, num_captured, hidden_size] in the dtype on disk with what is stored of them."""
-    errors = [
-        _errors(_widen(given[first : first + ROWS], spec), _widen(stored[first : first + ROWS], spec))
-        for first in range(0, len(given), ROWS)
-    ]
+    """Compare states [num_tokens, num_captured, hidden_size], given as their bits, with what is stored of them."""
+    errors = [_errors(_widen(given[block], spec), _widen(_read(stored[block], spec), spec)) for block in blocks(given)]
     every = np.concatenate(errors)
     # As float32, as packs keep them, so that they are the same wherever the sample lies.
     return RoundingError(float(every.max()), float(every.mean(dtype=np.float64).astype(np.float32)))
+
+
+def _read(stored: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
+    if not spec.is_scaled:
+        return stored
+    read = np.empty((*stored.shape[:-1], spec.hidden_size), spec.dtype.bits)
+    dequantize(read.reshape(-1, spec.hidden_size), stored.reshape(-1, spec.stored_width))
+    return read
 
 
 def _errors(given: npt.NDArray[np.float64], stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
 from storage.columns import Column
+from storage.errors import SpecError
 from storage.files import missing_is_torn
+from storage.float8 import dequantize, split
 from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
 from storage.state_arrays import EncodedChunk, StateArray
@@ -27,6 +29,18 @@ class RoundingError(NamedTuple):
 
     largest: float
     mean: float
+
+
+class Float8States(NamedTuple):
+    """States as they are stored in float8; each is its values times its scale.
+
+    Attributes:
+        values: `ml_dtypes.float8_e4m3fn`[rows, layers, hidden_size].
+        scales: float32[rows, layers].
+    """
+
+    values: npt.NDArray[Any]
+    scales: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -65,16 +79,24 @@ class StoredRows:
         return self.ids[self.row_start : self.row_start + self.num_tokens]
 
     def hidden_states(self, slots: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
-        """Return rows start..stop of the layers at `slots`, in the dtype on disk."""
+        """Return rows start..stop of the layers at `slots`, as bits of the states."""
         spec = self.states.spec
-        out = np.empty((len(slots), stop - start, spec.hidden_size), spec.stored_dtype)
+        return self._read(slots, start, np.empty((len(slots), stop - start, spec.hidden_size), spec.dtype.bits))
+
+    def as_stored(self, slots: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
+        """Return the same rows as they are on disk: [rows, len(slots), stored_width]."""
+        spec = self.states.spec
+        return self._read(slots, start, np.empty((len(slots), stop - start, spec.stored_width), spec.stored_dtype))
+
+    def _read(self, slots: Sequence[int], start: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         self.read_into(out, slots, start, Scratch())
         return out.transpose(1, 0, 2)
 
     def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int, scratch: Scratch) -> None:
         """Read rows from `start` of the layers at `slots` into `out` [len(slots), rows, hidden_size], each contiguous.
 
-        Layers come first, since an inner chunk has one: it is then decoded into its place, which saves a copy.
+        Layers come first, since an inner chunk has one: it is then decoded into its place, which saves a copy. Where
+        states are scaled, an `out` of the dtype and width on disk gets the rows as they are there.
         """
         stop = start + out.shape[1]
         if not out.size:
@@ -82,16 +104,17 @@ class StoredRows:
         spec = self.states.spec
         first_chunk = start // TOKENS_PER_CHUNK
         chunks = self.chunks[first_chunk : chunk_count(stop)]
+        is_raw = out.dtype == spec.stored_dtype
         layers = {slot: [out[i] for i, wanted in enumerate(slots) if wanted == slot] for slot in sorted(set(slots))}
         for chunk, slot, data in self.states.read(chunks, list(layers), scratch):
             first = (first_chunk + chunk) * TOKENS_PER_CHUNK
             low, high = max(start, first), min(stop, first + TOKENS_PER_CHUNK)
             places = [layer[low - start : high - start] for layer in layers[slot]]
-            target = places.pop() if high - low == TOKENS_PER_CHUNK else scratch.chunk(spec)
+            target = places.pop() if is_raw and high - low == TOKENS_PER_CHUNK else scratch.chunk(spec)
             what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
-            decode_chunk(data, spec.stored_dtype, spec.hidden_size, what, target)
+            decode_chunk(data, spec.stored_dtype, spec.stored_width, what, target)
             for place in places:
-                place[...] = target[low - first : high - first]
+                (np.copyto if is_raw else dequantize)(place, target[low - first : high - first])
 
 
 class Sample:
@@ -135,6 +158,8 @@ class Sample:
     def hidden_states(self, layers: Sequence[LayerId] | None = None, rows: slice | None = None) -> npt.NDArray[Any]:
         """Return states [rows, len(layers), hidden_size] in the storage dtype (bfloat16 as `ml_dtypes.bfloat16`).
 
+        Those stored in float8 are multiplied by their scales, in float32, and rounded to bfloat16.
+
         In memory each layer is contiguous, [rows, hidden_size], and the layers follow each other.
 
         Args:
@@ -149,6 +174,18 @@ class Sample:
         slots, wanted = self._spec.slots_of(layers), self.row_range(rows)
         values = self._read(lambda found: found.hidden_states(slots, wanted.start, wanted.stop))
         return self._spec.view_logical(values)
+
+    def float8_states(self, layers: Sequence[LayerId] | None = None, rows: slice | None = None) -> Float8States:
+        """Return what is stored in float8, as it is on disk; `layers` and `rows` are those of `hidden_states`.
+
+        Raises:
+            SpecError: states of this spec are stored otherwise, or a layer was not captured.
+            ValueError, CorruptObjectError: as for `hidden_states`.
+        """
+        if not self._spec.is_scaled:
+            raise SpecError(f"states are stored in {self._spec.storage_dtype}, not in float8; use hidden_states")
+        slots, wanted = self._spec.slots_of(layers), self.row_range(rows)
+        return Float8States(*split(self._read(lambda found: found.as_stored(slots, wanted.start, wanted.stop))))
 
     def row_range(self, rows: slice | None) -> range:
         """Return the tokens that a slice of step 1 means.

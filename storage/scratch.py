@@ -23,8 +23,8 @@ class Scratch:
         return self._piece[:num_bytes]
 
     def chunk(self, spec: StateSpec) -> npt.NDArray[Any]:
-        """Return memory for a decoded inner chunk, [TOKENS_PER_CHUNK, hidden_size]; it is overwritten by the next."""
-        shape = (TOKENS_PER_CHUNK, spec.hidden_size)
+        """Return memory for a decoded inner chunk, [TOKENS_PER_CHUNK, stored_width]; it is overwritten by the next."""
+        shape = (TOKENS_PER_CHUNK, spec.stored_width)
         if (self._chunk.shape, self._chunk.dtype) != (shape, spec.stored_dtype):
             self._chunk = np.empty(shape, spec.stored_dtype)
         return self._chunk

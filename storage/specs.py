@@ -11,18 +11,10 @@ import numpy.typing as npt
 
 from storage.digests import canonical_json, sha256_hex
 from storage.errors import SpecError
+from storage.storage_dtypes import STORAGE_DTYPES, StorageDtype
 
 LayerId = int | Literal["final"]
 Scalar = str | int | float | bool
-
-# Zarr v3 has no bfloat16: its bits are stored as uint16.
-STORED_DTYPES: dict[str, np.dtype[Any]] = {
-    "bfloat16": np.dtype("<u2"),
-    "float16": np.dtype("<f2"),
-    "float32": np.dtype("<f4"),
-}
-# Explicit bits of a value's mantissa.
-MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23}
 
 
 def _is_text(value: object) -> bool:
@@ -58,7 +50,8 @@ class StateSpec:
         layers: transformers `hidden_states` indexes, ascending: 0 = embeddings, k = the stream after k blocks,
             `num_layers` = before the final norm; then `"final"` = after it.
         compute_dtype: dtype of the forward.
-        storage_dtype: `bfloat16`, `float16` or `float32`.
+        storage_dtype: `bfloat16`, `float16` or `float32`; or `float8_e4m3fn` with a scale for each token and layer, a
+            lossy one of bfloat16 states.
         quantization: what the weights are quantized to, if to anything.
         engine: name of the engine.
         engine_version: its exact version.
@@ -88,14 +81,16 @@ class StateSpec:
         for name in ("num_layers", "hidden_size"):
             _require(_is_count(getattr(self, name)), name, getattr(self, name), "an integer of at least 1")
         _require(
-            self.storage_dtype in STORED_DTYPES, "storage_dtype", self.storage_dtype, f"one of {list(STORED_DTYPES)}"
+            self.storage_dtype in STORAGE_DTYPES, "storage_dtype", self.storage_dtype, f"one of {list(STORAGE_DTYPES)}"
         )
         _require(
             self.quantization is None or _is_text(self.quantization), "quantization", self.quantization, "text or None"
         )
-        most = MANTISSA_BITS[self.storage_dtype] - 1
+        most = self.dtype.mantissa_bits - 1
         is_kept = self.mantissa_bits is None or (_is_count(self.mantissa_bits) and self.mantissa_bits <= most)
-        rule = f"in 1..{most} for {self.storage_dtype}, or None for all"
+        rule = (
+            f"in 1..{most} for {self.storage_dtype}, or None for all" if most > 0 else f"None for {self.storage_dtype}"
+        )
         _require(is_kept, "mantissa_bits", self.mantissa_bits, rule)
         _require_canonical_layers(self.layers, self.num_layers)
         _require_scalars("numerics", self.numerics)
@@ -107,18 +102,33 @@ class StateSpec:
 
     @property
     def is_exact(self) -> bool:
-        """Whether what is stored is what the forward gave in the storage dtype, to the last bit."""
-        return self.mantissa_bits is None
+        """Whether what is stored is what the forward gave in the dtype of the states, to the last bit."""
+        return self.mantissa_bits is None and not self.is_scaled
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a row on disk is one of `storage.float8`: numbers, and the scale by which a reader multiplies."""
+        return self.dtype.scale_bytes > 0
+
+    @property
+    def dtype(self) -> StorageDtype:
+        """What the storage dtype is in memory and on disk."""
+        return STORAGE_DTYPES[self.storage_dtype]
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
-        """The numpy dtype on disk: uint16 for bfloat16."""
-        return STORED_DTYPES[self.storage_dtype]
+        """The numpy dtype on disk: uint16 for bfloat16, uint8 for float8."""
+        return self.dtype.stored
+
+    @property
+    def stored_width(self) -> int:
+        """Elements of one state on disk, its scale included if it has one."""
+        return self.hidden_size + self.dtype.scale_bytes // self.stored_dtype.itemsize
 
     @property
     def bytes_per_token(self) -> int:
-        """Raw bytes of one token's states in the storage dtype, before compression."""
-        return self.num_captured * self.hidden_size * self.stored_dtype.itemsize
+        """Raw bytes of one token's states as they are given and read, before compression."""
+        return self.num_captured * self.hidden_size * self.dtype.bits.itemsize
 
     def slots_of(self, layers: Sequence[LayerId] | None) -> list[int]:
         """Return the positions of captured layers on the middle axis; of all by default.
@@ -134,14 +144,14 @@ class StateSpec:
         return [self.layers.index(layer) for layer in (self.layers if layers is None else layers)]
 
     def view_logical(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return values in the dtype on disk as values in the storage dtype, without a copy."""
-        return values.view(ml_dtypes.bfloat16) if self.storage_dtype == "bfloat16" else values
+        """Return bits of states, such as the uint16 of bfloat16, as values, without a copy."""
+        return values.view(ml_dtypes.bfloat16) if self.dtype.states == "bfloat16" else values
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values; `from_json` takes it back."""
-        # Only lossy specs name mantissa_bits: exact ones keep the digests that they had before there were others, and a
-        # reader that does not know the key refuses the spec.
-        names = [f.name for f in fields(self) if f.name != "mantissa_bits" or not self.is_exact]
+        # Only specs with fewer of them name mantissa_bits: others keep the digests that they had before there were any,
+        # and a reader that does not know the key refuses the spec.
+        names = [f.name for f in fields(self) if f.name != "mantissa_bits" or self.mantissa_bits is not None]
         return {
             **{name: getattr(self, name) for name in names},
             "layers": list(self.layers),
@@ -213,17 +223,13 @@ class TokensSpec:
 
 
 def bits_of(values: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
-    """Return `values` in the dtype stored on disk without converting: bfloat16 becomes its uint16 bits.
+    """Return `values` as the bits of states without converting: bfloat16 becomes its uint16 bits.
 
     Raises:
-        SpecError: the dtype is not the spec's storage dtype.
+        SpecError: the dtype is not that of the spec's states.
     """
-    if values.dtype == spec.stored_dtype:
+    if values.dtype == spec.dtype.bits:
         return values
-    _require(
-        values.dtype.name == spec.storage_dtype,
-        "storage_dtype",
-        spec.storage_dtype,
-        f"the dtype of the states, {values.dtype}",
-    )
-    return values.view(spec.stored_dtype)
+    rule = f"that of {spec.dtype.states} states; these are {values.dtype}"
+    _require(values.dtype.name == spec.dtype.states, "storage_dtype", spec.storage_dtype, rule)
+    return values.view(spec.dtype.bits)

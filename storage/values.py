@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import AllZeroError, NonFiniteError, RowCountError
+from storage.float8 import largest_states
 from storage.specs import StateSpec
 
 # All exponent bits set is an infinity or a NaN; every finite magnitude is below.
@@ -28,18 +29,18 @@ class ValueCheck:
         self._is_zero = [True] * spec.num_captured
 
     def check(self, chunk: int, slot: int, values: npt.NDArray[Any]) -> None:
-        """Check one inner chunk [TOKENS_PER_CHUNK, hidden_size].
+        """Check one inner chunk [TOKENS_PER_CHUNK, stored_width].
 
         Raises:
             RowCountError, NonFiniteError, AllZeroError: as their names say.
         """
         layer = self._spec.layers[slot]
-        largest = largest_bits(values)
         first = chunk * TOKENS_PER_CHUNK
-        rows, padding = np.split(largest, [self._num_tokens - first])
+        used, padding = np.split(values, [self._num_tokens - first])
         if padding.any():
             raise RowCountError(f"layer {layer} has states after its last token {self._num_tokens - 1}")
-        bad = np.flatnonzero(rows >= EXPONENT_BITS[self._spec.storage_dtype])
+        rows = largest_states(used) if self._spec.is_scaled else largest_bits(used)
+        bad = np.flatnonzero(rows >= EXPONENT_BITS[self._spec.dtype.states])
         if len(bad):
             raise NonFiniteError(
                 f"layer {layer} has NaN or infinity in {len(bad)} tokens, the first is {first + bad[0]}"

@@ -20,6 +20,8 @@ from tasks.errors import NotEnoughSpaceError
 # Real states come to 1.41 raw bytes a stored byte, chunk padding and metadata included (docs/format.md); rounded down,
 # so that a plan that fits does fit.
 EXPECTED_RATIO = 1.35
+# float8 comes to 2.3 there, and to 2 without any compression.
+EXPECTED_FLOAT8_RATIO = 2.2
 # Kept free beside the states: reports, logs, metadata.
 RESERVE_BYTES = 256 << 20
 # Compaction writes a pack before the loose objects in it go.
@@ -73,7 +75,7 @@ def make_plan(store: StorePath, spec: StateSpec, tokens: Tokens) -> Plan:
         lengths=lengths[missing],
         tokens=int(lengths[samples].sum()),
         raw_bytes=raw_bytes,
-        stored_bytes=int(raw_bytes / EXPECTED_RATIO),
+        stored_bytes=int(raw_bytes / (EXPECTED_FLOAT8_RATIO if spec.is_scaled else EXPECTED_RATIO)),
         free_bytes=backend_of(store).free_bytes(store),
     )
 

@@ -48,7 +48,7 @@ class Worker:
         self._forward_seconds = 0.0
         self._max_batch_tokens = start.max_batch_tokens
         self._recheck_fraction = start.recheck_fraction
-        self._engine: Engine = start_engine(start, store.spec.storage_dtype, channel)
+        self._engine: Engine = start_engine(start, store.spec.dtype.states, channel)
         self._writer = StateWriter(
             ObjectWriter(store.path, store.spec),
             threads=start.encode_threads,

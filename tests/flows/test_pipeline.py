@@ -203,13 +203,13 @@ class TestAgain:
         assert again.report.spec_digest == finished.report.spec_digest
         assert again.report.tokens_digest != finished.report.tokens_digest
 
-    def test_other_layers_are_another_spec_over_the_same_tokens(
+    def test_other_layers_in_float8_are_another_spec_over_the_same_tokens(
         self, finished: Finished, tokens: Tokens, tmp_path: Path
     ) -> None:
         """Inside a running event loop, as a notebook calls it; every sample is a unit of work."""
 
         async def cell() -> Finished:
-            return run_again(finished, tmp_path, layers="0,L,final", storage_dtype="float32", unit_tokens=1)
+            return run_again(finished, tmp_path, layers="0,L,final", storage_dtype="float8_e4m3fn", unit_tokens=1)
 
         kept_by_prefect = set(Path(os.environ["PREFECT_HOME"]).glob("storage/*"))
         other = asyncio.run(cell())
@@ -219,9 +219,11 @@ class TestAgain:
         assert other.report.rows["done"] == len(GOOD)
         assert [path.name for path in (other.store / "tokens").iterdir()] == [finished.report.tokens_digest]
         assert len(open_store(other.store, finished.report.spec_digest)) == len(GOOD)
-        engine = reference(other, "float32")
+        engine = reference(other, "bfloat16")
         for name, ids in samples(tokens):
-            expected, found = engine.forward([ids]).numpy(), other.result.store[name].hidden_states()
-            for slot in range(3):
-                error = np.linalg.norm(found[:, slot] - expected[:, slot]) / np.linalg.norm(expected[:, slot])
-                assert error <= 2e-6
+            expected, sample = engine.forward([ids]).float().numpy(), other.result.store[name]
+            changed = np.linalg.norm(sample.hidden_states().astype(np.float32) - expected, axis=2)
+            norms = np.linalg.norm(expected, axis=2)
+            errors = changed / np.where(norms == 0, 1, norms)  # the embedding of a padding token is zero
+            assert sample.rounding_error == pytest.approx((errors.max(), errors.mean()), rel=0.05)
+            assert 0.01 < errors.mean() < errors.max() < 0.05

@@ -44,7 +44,7 @@ def make_sample(num_tokens: int, seed: int, spec: StateSpec = SPEC) -> tuple[npt
     rng = np.random.default_rng([num_tokens, seed])
     input_ids = rng.integers(0, 50_000, num_tokens, dtype=np.int32)
     states = rng.normal(size=(num_tokens, spec.num_captured, spec.hidden_size)).astype(np.float32)
-    return input_ids, states.astype(NUMPY_DTYPES[spec.storage_dtype])
+    return input_ids, states.astype(NUMPY_DTYPES[spec.dtype.states])
 
 
 @pytest.fixture

@@ -232,13 +232,18 @@ def test_a_draft_vocabulary_comes_back(filled) -> None:
     assert_all_there(filled)
 
 
-def test_lossy_states_say_how_lossy(make_filled: Callable, place: StorePath) -> None:
-    filled = make_filled((40, 300), path=place, mantissa_bits=4)
-    loose = open_store(filled.path).rounding_error()
+@pytest.mark.parametrize("changes", [{"mantissa_bits": 4}, {"storage_dtype": "float8_e4m3fn"}], ids=["bits", "float8"])
+def test_lossy_states_say_how_lossy(make_filled: Callable, place: StorePath, changes: dict[str, Any]) -> None:
+    filled = make_filled((40, 300), path=place, **changes)
+    loose = open_store(filled.path)
+    before = {name: sample.hidden_states().tobytes() for name, sample in loose.items()}
+    error = loose.rounding_error()
     compact(filled.path, filled.digest)
-    assert loose is not None
-    assert loose.largest > 0
-    assert open_store(filled.path).rounding_error() == loose
+    assert error is not None
+    assert error.largest > 0
+    packed = open_store(filled.path)
+    assert packed.rounding_error() == error
+    assert {name: sample.hidden_states().tobytes() for name, sample in packed.items()} == before
 
 
 @pytest.mark.parametrize("packed", [False, True])

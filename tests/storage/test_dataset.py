@@ -16,6 +16,7 @@ from storage import TokensSpec
 from storage.dataset import HiddenStateDataset, HiddenStateLoader, pad_batch, to_tensor
 from storage.epochs import BatchRules
 from storage.errors import ChecksumError, ResumeError, RowCountError, SampleNotFoundError, SpecError
+from storage.hashes import names_of
 from storage.packs import compact
 from storage.samplers import TokenBatchSampler
 from storage.tokens import TokensWriter
@@ -106,6 +107,13 @@ def test_other_dtypes_are_kept(make_world, dtype: str, expected: torch.dtype) ->
     found = world.open()[1]["hidden_states"]
     assert found.dtype == expected
     assert np.array_equal(found.numpy(), world.rows[1][2])
+
+
+def test_float8_states_are_items_in_bfloat16(make_world) -> None:
+    dataset = make_world(storage_dtype="float8_e4m3fn").open()
+    found = dataset[1]["hidden_states"]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, to_tensor(dataset.store[names_of(dataset.hashes)[1]].hidden_states()))
 
 
 def test_a_tensor_is_over_the_memory_of_the_array(world: World) -> None:

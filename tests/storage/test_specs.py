@@ -52,7 +52,7 @@ def test_canonical_layers_are_taken(spec: StateSpec, layers: tuple) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("storage_dtype", "float8_e4m3fn"),
+        ("storage_dtype", "float8_e5m2"),
         ("hidden_size", 0),
         ("num_layers", "8"),
         ("engine", ""),
