@@ -14,6 +14,7 @@ from storage.checks import check_store
 from storage.collection import collect_garbage
 from storage.digests import sample_hash
 from storage.file_checks import check_files
+from storage.float8 import quantize, split
 from storage.layout import FORMAT_VERSION
 from storage.objects import ObjectWriter
 from storage.packs import compact
@@ -96,6 +97,27 @@ def test_can_go_on_with_old(maker: Any, tmp_path: Path) -> None:
     store = open_store(path)
     assert set(store) == {*samples_of(maker), sample_hash(ids)}
     assert np.array_equal(store[sample_hash(ids)].hidden_states().view(np.uint16), states)
+    assert not check_store(path, store.spec_digest).findings
+
+
+def test_can_read_float8_of_before(block_of: Callable[[str], str]) -> None:
+    """Their bytes are what quantizing gives now, and what is read of them is what the page says."""
+    maker, path = load_maker("float8_v1"), STORES / "float8_v1"
+    store, namespace = open_store(path), dict[str, Any]()
+    exec(block_of("python"), namespace)  # noqa: S102 our own page
+    reader = namespace["Reader"](path, maker.SPEC.digest())
+    assert (store.spec, len(store)) == (maker.SPEC, 2)
+    for num_tokens in (maker.LOOSE, maker.PACKED):
+        name, given = sample_hash(maker.make_ids(num_tokens)), maker.make_states(num_tokens)
+        values, scales = split(quantize(given))
+        stored = store[name].float8_states()
+        assert np.array_equal(stored.values.view(np.uint8), values.view(np.uint8))
+        assert np.array_equal(stored.scales, scales)
+        expected = maker.read_again(given)
+        assert np.array_equal(store[name].hidden_states().view(np.uint16), expected)
+        assert np.array_equal(reader[name][1].view(np.uint32) >> 16, expected)
+        assert np.array_equal(store[name].input_ids, maker.make_ids(num_tokens))
+    assert 0 < store.rounding_error().mean < store.rounding_error().largest < 1 / 16
     assert not check_store(path, store.spec_digest).findings
 
 
