@@ -3,12 +3,14 @@
 
 .PHONY: demo test check setup setup-test
 export PYTHON
+# A process a core and 8 GB, each with whole files, the longest first (tests/conftest.py).   In one, as a debugger needs it: make test IN_PARALLEL=
+IN_PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
 demo: setup
 	@.venv/bin/aerie demo
 
 test: setup-test
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest $(IN_PARALLEL)
 
 check: setup-test
 	.venv/bin/ruff check

@@ -14,6 +14,44 @@ from tiny_models import ensure_tiny_model
 from storage.paths import ObjectPath
 from tasks.smollm2 import ensure_smollm2, user_cache
 
+TESTS = Path(__file__).parent
+
+# Of memory, for one of the processes among which `-n auto` deals out the tests, and for the engines that it starts.
+WORKER_BYTES = 8 << 30
+# Files that take more than half a minute, the longest first: one that is begun last has all other cores wait for it.
+LONGEST_FILES = (
+    "flows/test_fault_matrix.py",
+    "tasks/engine/test_sglang_engine.py",
+    "tasks/engine/test_tensor_parallel.py",
+    "flows/test_commands.py",
+    "flows/test_interruptions.py",
+    "tasks/test_engine_process.py",
+    "tasks/test_engine_faults.py",
+    "flows/test_resuming.py",
+    "flows/test_object_storage.py",
+    "test_readme.py",
+    "tasks/engine/test_sglang_batches.py",
+    "tasks/test_tokenization.py",
+    "flows/test_cli.py",
+    "test_notebooks.py",
+    "flows/test_pipeline.py",
+    "tasks/engine/test_one_by_one.py",
+    "tasks/engine/test_canary.py",
+    "benchmarks/test_fidelity.py",
+    "storage/test_backends.py",
+    "storage/test_object_storage.py",
+    "storage/test_object_kills.py",
+    "test_packaging.py",
+)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a GPU machine need not have
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes fit the cores and the memory of this machine."""
+    import psutil
+
+    return max(1, min(len(os.sched_getaffinity(0)), psutil.virtual_memory().total // WORKER_BYTES))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the environment the same for everyone, child processes included, before Prefect or transformers read it."""
@@ -23,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # As in an engine process (tasks/engine_process.py): a neighbour on the machine makes spinning threads very slow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if num_workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        # One of several processes that share the cores, and so do its children.
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_workers)))
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     # The ephemeral server takes over half a minute to start on two busy cores.
     os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "180"
@@ -33,6 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
     prefect_home = TemporaryDirectory(prefix="aerie-prefect-", ignore_cleanup_errors=True)
     config.add_cleanup(prefect_home.cleanup)
     os.environ["PREFECT_HOME"] = prefect_home.name
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let several processes begin with the files that take longest."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST_FILES)}
+        items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -65,6 +114,16 @@ def s3_place(s3_server: dict[str, str]) -> ObjectPath:  # noqa: ARG001 - it runs
     from s3_server import BUCKET
 
     return ObjectPath(BUCKET, f"{uuid.uuid4().hex}/store")
+
+
+@pytest.fixture(scope="session")
+def with_server() -> dict[str, str]:
+    """Return the variables by which a command uses the server of this process: its own takes seconds to start."""
+    from flows.prefect_server import TiedServer
+
+    server = TiedServer()  # which flows in this process use, too
+    server.start()
+    return {"PREFECT_API_URL": server.api_url}
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The example notebooks run from top to bottom, with no network and a tiny model."""
 
+import os
 from pathlib import Path
 
 import nbformat
@@ -12,7 +13,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
-def executed(tiny_model, tmp_path_factory) -> NotebookNode:
+def executed(tiny_model, tmp_path_factory, with_server) -> NotebookNode:
     """Execute extract.ipynb, its cell tagged `parameters` replaced."""
     folder = tmp_path_factory.mktemp("notebook")
     notebook = nbformat.read(FOLDER / "extract.ipynb", as_version=4)
@@ -20,7 +21,8 @@ def executed(tiny_model, tmp_path_factory) -> NotebookNode:
     parameters.source = "\n".join(
         ["from pathlib import Path", f"model = Path({str(tiny_model('qwen3'))!r})", "store_path = Path('states')"]
     )
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}})
+    client.execute(env=os.environ | with_server)
     return notebook
 
 

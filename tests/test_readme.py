@@ -76,8 +76,8 @@ class Transcript:
 
 
 @pytest.fixture(scope="module")
-def transcript(tiny_model, tmp_path_factory) -> Transcript:
-    """Run the page where its model is a tiny one."""
+def transcript(tiny_model, tmp_path_factory, with_server) -> Transcript:
+    """Run the page where its model is a tiny one; the commands start a server of Prefect, the program is given one."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "models").mkdir()
     (folder / "models" / "Qwen3-8B").symlink_to(tiny_model("qwen3"))
@@ -86,15 +86,15 @@ def transcript(tiny_model, tmp_path_factory) -> Transcript:
             (folder / FILES[block.language]).write_text(block.text)
     console = {command: run(["bash", "-c", command.line], folder) for command in COMMANDS}
     (folder / "readme.py").write_text(python_program())
-    return Transcript(console, run([sys.executable, "readme.py"], folder))
+    return Transcript(console, run([sys.executable, "readme.py"], folder, **with_server))
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(arguments: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     return subprocess.run(
         arguments,
         cwd=folder,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path} | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -31,12 +31,3 @@ def finished(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 def job(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Job:
     data = write_lines(tmp_path / "chats.jsonl")
     return Job(tmp_path, {"model": tiny_model("llama"), "data": data, "store": tmp_path / "store", "devices": "cpu"})
-
-
-@pytest.fixture(scope="session")
-def with_server(finished: Finished) -> dict[str, str]:
-    """Return the variables by which a command uses the server of the run above: its own takes seconds to start."""
-    from prefect.server.api.server import SubprocessASGIServer
-
-    assert finished.report.status == "completed"
-    return {"PREFECT_API_URL": SubprocessASGIServer().api_url}

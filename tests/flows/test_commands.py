@@ -248,13 +248,15 @@ class TestMaintenance:
         assert document["bytes"] == document["kinds"]["quarantine"]["bytes"] > 0
         assert len(open_store(store)) == len(GOOD) - 1
 
-    @pytest.mark.parametrize("command", ["show", "validate", "compact", "gc"])
     @pytest.mark.parametrize(
-        ("place", "words"),
+        ("command", "place", "words"),
         [
-            ("nowhere", "nowhere is not a folder"),
-            ("folder", "folder has no aerie.json"),
-            ("future", "future has format version 2, this aerie reads 1"),
+            ("show", "nowhere", "nowhere is not a folder"),
+            ("show", "folder", "folder has no aerie.json"),
+            ("show", "future", "future has format version 2, this aerie reads 1"),
+            ("validate", "folder", "folder has no aerie.json"),
+            ("compact", "nowhere", "nowhere is not a folder"),
+            ("gc", "future", "future has format version 2, this aerie reads 1"),
         ],
     )
     def test_what_is_no_store_is_refused(self, tmp_path: Path, command: str, place: str, words: str) -> None:

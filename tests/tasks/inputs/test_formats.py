@@ -19,22 +19,22 @@ def write(folder, content, name="chats.jsonl"):
     return path
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "format_"),
-    [
-        (GOOD, "a.jsonl", "jsonl"),
-        (GOOD, "a", "jsonl"),
-        (GOOD + b"\n" + GOOD, "a.json", "jsonl"),
-        (b" \n[" + GOOD + b"]", "a.json", "json"),
-        (b"\xef\xbb\xbf[" + GOOD + b"]", "a", "json"),
-        (b'["a row that is none"]\n' + GOOD, "a.jsonl", "jsonl"),
-        (gzip.compress(GOOD), "a.jsonl.gz", "jsonl"),
-        (gzip.compress(b"[1]"), "a", "json"),
-        (zstandard.compress(b"[1]"), "a.json.zst", "json"),
-        (b"", "a.jsonl", "jsonl"),
-        (b"\n" * (3 << 20) + b"[1]", "a.json", "json"),
-    ],
-)
+TEXTS = {
+    "one line": (GOOD, "a.jsonl", "jsonl"),
+    "no suffix": (GOOD, "a", "jsonl"),
+    "lines in a .json": (GOOD + b"\n" + GOOD, "a.json", "jsonl"),
+    "an array": (b" \n[" + GOOD + b"]", "a.json", "json"),
+    "an array after a mark": (b"\xef\xbb\xbf[" + GOOD + b"]", "a", "json"),
+    "a first line that is an array": (b'["a row that is none"]\n' + GOOD, "a.jsonl", "jsonl"),
+    "gzip of lines": (gzip.compress(GOOD), "a.jsonl.gz", "jsonl"),
+    "gzip of an array": (gzip.compress(b"[1]"), "a", "json"),
+    "zstd of an array": (zstandard.compress(b"[1]"), "a.json.zst", "json"),
+    "nothing": (b"", "a.jsonl", "jsonl"),
+    "an array far behind": (b"\n" * (3 << 20) + b"[1]", "a.json", "json"),
+}
+
+
+@pytest.mark.parametrize(("content", "name", "format_"), TEXTS.values(), ids=TEXTS)
 def test_text_is_lines_or_an_array(tmp_path, content, name, format_):
     assert detect_format(write(tmp_path, content, name)) == format_
 
