@@ -3,7 +3,7 @@
 
 .PHONY: demo test check setup setup-test
 export PYTHON
-# A process a core and 8 GB, each with whole files, the longest first (tests/conftest.py).   In one, as a debugger needs it: make test IN_PARALLEL=
+# A process a core, memory permitting, each with whole files, the longest first (tests/conftest.py). In one: make test IN_PARALLEL=
 IN_PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
 demo: setup

@@ -17,7 +17,7 @@ from tasks.smollm2 import ensure_smollm2, user_cache
 TESTS = Path(__file__).parent
 
 # Of memory, for one of the processes among which `-n auto` deals out the tests, and for the engines that it starts.
-WORKER_BYTES = 8 << 30
+WORKER_BYTES = 6 << 30
 # Files that take more than half a minute, the longest first: one that is begun last has all other cores wait for it.
 LONGEST_FILES = (
     "flows/test_fault_matrix.py",
@@ -62,7 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # As in an engine process (tasks/engine_process.py): a neighbour on the machine makes spinning threads very slow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if num_workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-        # One of several processes that share the cores, and so do its children.
+        # One of several processes that share the cores, and so do its children. Readline has told it how wide the
+        # terminal of the first one is, which would be believed before the terminals that tests make.
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_workers)))
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     # The ephemeral server takes over half a minute to start on two busy cores.
