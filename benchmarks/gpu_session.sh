@@ -132,6 +132,10 @@ call_large() {
 }
 
 call_tests() {
+  if [ -n "${TESTS:-}" ]; then # only those that this expression chooses
+    run_tests "$(nproc)" "$TESTS"
+    return
+  fi
   # What needs two GPUs first; then what may wait for nvcc, which compiles Marlin meanwhile where no call did before.
   local small='not large and not real_model and not whole_flow'
   compile_marlin
