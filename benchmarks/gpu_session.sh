@@ -13,6 +13,8 @@
 #   more     first parts of SmolLM2         the other dtypes and weights                            about 8
 #   large    last part of SmolLM2           SmolLM2, models of billions of parameters, a flow       about 8
 #   tests    nothing                        the tests marked gpu, several processes at a time       about 8
+#   extract  engine, flow                   extraction beside the forward alone and others' loops   about 8
+#   long     engine, flow                   10,000 samples, interrupted twice and finished          about 4
 #
 # What a call unpacked or compiled is kept for the next one, as long as the machine is. DRY_RUN=1 goes through all of it
 # on a machine without a GPU, with few tokens and on the CPU.
@@ -33,7 +35,7 @@ MODELS=${MODELS:-llama,deepseek-v3,qwen3,gpt-oss,qwen3-moe,kimi-k2.5,minimax-m2,
 main() {
   case ${1:-} in
     carry) carry "${2:?carry CALL OUT}" "${3:?carry CALL OUT}" ;;
-    bf16 | more | large | tests)
+    bf16 | more | large | tests | extract | long)
       SECONDS=0
       ENDS=$(($(date +%s) + CALL_SECONDS))
       prepare
@@ -51,7 +53,7 @@ carry() { # CALL OUT
   rm -rf .gpu
   mkdir .gpu
   case $call in
-    bf16) cp "$payload"/engine.tar.xz "$payload"/flow.tar.xz .gpu/ ;;
+    bf16 | extract | long) cp "$payload"/engine.tar.xz "$payload"/flow.tar.xz .gpu/ ;;
     more) cp "$payload"/models/$WHEEL*.0[01] .gpu/ ;;
     large) cp "$payload"/models/$WHEEL*.02 .gpu/ ;;
     tests) ;;
@@ -141,6 +143,21 @@ call_tests() {
   compile_marlin
   run_tests $(($(nproc) * 5 / 4)) "$small and (two_gpus or rank_lost or deterministic)"
   run_tests $(($(nproc) * 5 / 4)) "$small and not (two_gpus or rank_lost or deterministic)"
+}
+
+call_extract() {
+  extract --trace "$KEPT/logs/trace" ${EXTRACT:-}
+}
+
+call_long() {
+  "$PYTHON" benchmarks/long_run.py "$KEPT/long" --results "$KEPT"/results ${DRY_RUN:+--device cpu --small} ${LONG:-} 2>&1 |
+    tee "$KEPT/logs/long.log" | tail -n 100
+}
+
+extract() { # ARGUMENT...
+  "$PYTHON" benchmarks/extract.py "$KEPT/extraction" --budget-seconds "$(left)" --least-seconds 60 \
+    --results "$KEPT"/results ${DRY_RUN:+--device cpu --small --rounds 1} "$@" 2>&1 |
+    tee "$KEPT/logs/extract.log" | grep -v -e '^Loading' -e Multi-thread || true
 }
 
 compile_marlin() { # nvcc needs five minutes a module; in a session of its own it may outlive this call

@@ -59,7 +59,7 @@ class Ledger:
     def add_unit(self, unit: messages.UnitDone) -> None:
         """Add the engine's own times of one unit."""
         self.seconds["forward"] += unit.forward_seconds
-        self.seconds["write"] += unit.wait_seconds
+        self.seconds["wait"] += unit.wait_seconds
 
     def set_aside(self, findings: list[Finding]) -> None:
         """Move samples that failed validation from done to quarantined."""

@@ -115,12 +115,13 @@ class Job:
             max_in_flight_bytes=self.settings.max_in_flight_bytes,
             recheck_fraction=self.settings.recheck_fraction,
             max_growth_bytes=self.settings.max_growth_bytes,
+            trace=str(self.settings.trace) if self.settings.trace else None,
             parent_pid=os.getpid(),
         )
 
     def _default_encode_threads(self) -> int:
         # Most of the time that object storage takes is waiting.
-        return max(backend_of(self.store).min_threads, min(8, num_cores() // len(self.groups)))
+        return max(backend_of(self.store).min_threads, min(16, num_cores() // len(self.groups)))
 
 
 def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:

@@ -152,7 +152,7 @@ def _plan(run: Run) -> Plan:
 
 
 def _extract(run: Run, plan: Plan) -> None:
-    """Hand out units of work, a few more than there are engines, so that none waits for the next."""
+    """Hand out units of work: for each engine one to compute, one that it writes meanwhile, and the next."""
     job, ledger = run.job, run.ledger
     units = cut_units(plan, unit_tokens=job.settings.unit_tokens, num_groups=len(job.groups))
     if units or plan.reused:  # also where only its file has been lost
@@ -167,7 +167,7 @@ def _extract(run: Run, plan: Plan) -> None:
         pending: set[PrefectFuture[messages.UnitDone]] = set()
         for unit in units:
             pending.add(extract.submit(unit, engines, ledger.on_event))
-            if len(pending) == 2 * len(job.groups):
+            if len(pending) == 3 * len(job.groups):
                 _settle_one(pending, ledger)
         while pending:
             _settle_one(pending, ledger)

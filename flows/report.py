@@ -19,7 +19,7 @@ from storage.tokens import REJECTS, Tokens, open_tokens
 from tasks.engine_counts import EngineCounts
 from tasks.token_summaries import TokensSummary
 
-ENGINE_PHASES = ("forward", "write")
+ENGINE_PHASES = {"forward": "forward", "wait": "waited for the writing"}
 
 Status = Literal["completed", "failed", "interrupted"]
 
@@ -46,7 +46,8 @@ class RunReport(BaseModel):
         data: what the kept rows are: how many tokens are learnt, histograms of lengths and masks, a digest that the
             order of rows does not change; null when the run ended before they were tokenized.
         bytes: size of the spec's states in the store at the end of the run.
-        seconds: by phase; `forward` and `write` are sums over the engines, the others wall time.
+        seconds: by phase, wall time; but `forward` and `wait` are sums over the engines: time in the model, and time in
+            which an engine's device had nothing to do because states waited to be written.
         quarantined: hash, reason and detail of each sample set aside.
         model: the folder or the Hub id, as it was given.
         revision: the model's Hub revision; null where it does not lie in the Hub's cache.
@@ -178,8 +179,8 @@ def _describe_data(data: TokensSummary | None) -> list[tuple[str, str]]:
 
 
 def _describe_seconds(seconds: dict[str, float]) -> str:
-    """Write the phases; `forward` and `write` are parts of `extract`, summed over the engines."""
-    parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in ENGINE_PHASES if name in seconds)
+    """Write the phases; `forward` and `wait` are parts of `extract`, summed over the engines."""
+    parts = ", ".join(f"{label} {seconds[name]:.1f} s" for name, label in ENGINE_PHASES.items() if name in seconds)
     phases = [f"{name} {value:.1f} s" for name, value in seconds.items() if name not in ENGINE_PHASES]
     return ", ".join(f"{text} ({parts})" if parts and text.startswith("extract") else text for text in phases)
 

@@ -141,13 +141,17 @@ class Resources(BaseSettings):
         default=2 << 30,
         ge=1 << 20,
         title="Bytes in flight",
-        description="of hidden states that wait to be written, in each engine, at most",
+        description="of hidden states that wait to be written, in each engine, at most; on a GPU pinned memory, "
+        "rounded up to a power of two",
     )
     max_growth_bytes: int | None = Field(
         default=None,
         ge=1 << 20,
         title="Memory growth",
         description="of an engine, in bytes, at which a fresh one takes its place; unset is 1/16 of all there is",
+    )
+    trace: UserPath | None = Field(
+        default=None, title="Trace", description="file for a timeline of the engines, to be opened in Perfetto"
     )
 
 

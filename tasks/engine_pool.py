@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +16,20 @@ from tasks.engine_process import EngineProcess, OnEvent
 from tasks.errors import RunEndedError
 
 _LOOK_SECONDS = 1.0
+
+
+class Lease:
+    """An engine for one unit of work, until it is ended."""
+
+    def __init__(self, engine: EngineProcess, give_back: Callable[[EngineProcess], None]) -> None:
+        self.engine = engine
+        self._give_back: Callable[[EngineProcess], None] | None = give_back
+
+    def end(self) -> None:
+        """Give the engine back, if it has not been."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back(self.engine)
 
 
 class EnginePool:
@@ -45,20 +59,25 @@ class EnginePool:
         return [engine.counts for engine in self._engines]
 
     @contextlib.contextmanager
-    def lease(self, on_event: OnEvent) -> Iterator[EngineProcess]:
+    def lease(self, on_event: OnEvent) -> Iterator[Lease]:
         """Take an engine for one unit of work; waits while all are busy, or other runs have the devices of the rest.
+
+        To end the lease once the unit is computed lets the next one begin while states are written.
 
         Raises:
             RunEndedError: the run is over.
             DeviceTakenError: other runs had the devices of all engines for longer than this one waits.
         """
-        engine = self._take(on_event)
+        lease = Lease(self._take(on_event), self._give_back)
         try:
-            yield engine
+            yield lease
         finally:
-            with self._changed:
-                self._idle.append(engine)
-                self._changed.notify_all()
+            lease.end()
+
+    def _give_back(self, engine: EngineProcess) -> None:
+        with self._changed:
+            self._idle.append(engine)
+            self._changed.notify_all()
 
     def _take(self, on_event: OnEvent) -> EngineProcess:
         with self._changed:

@@ -36,6 +36,20 @@ _QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "SGLANG_DISABLE_TQ
 OnEvent = Callable[[messages.Message], None]
 
 
+class _Unit:
+    """A unit that the worker has: what to call once its forward is over, and how it ended."""
+
+    def __init__(self, on_computed: Callable[[], object]) -> None:
+        self.on_computed = on_computed
+        self.outgrown = ""
+        self.done: messages.UnitDone | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.done is not None or self.error is not None
+
+
 class EngineProcess:
     """A worker process for one device group; started on first use, kept until `close`, restarted after a death.
 
@@ -57,6 +71,11 @@ class EngineProcess:
         self._connection: Connection | None = None
         self._reaper: threading.Thread | None = None
         self._patience = Patience()
+        self._units: dict[int, _Unit] = {}
+        self._last_number = 0
+        self._is_heard = False  # by the thread of one of the units
+        self._turn = threading.Condition()
+        self._sending = threading.Lock()
 
     def find_holder(self) -> str | None:
         """Say which process of another run has a device of this engine, if one has it."""
@@ -66,35 +85,91 @@ class EngineProcess:
                     return describe_holder(gpu.uuid, pid)
         return None
 
-    def run_unit(self, samples: list[int], on_event: OnEvent) -> messages.UnitDone:
-        """Have the worker compute `samples`; `on_event` gets what it reports meanwhile.
+    def run_unit(
+        self, samples: list[int], on_event: OnEvent, on_computed: Callable[[], object] = lambda: None
+    ) -> messages.UnitDone:
+        """Have the worker compute `samples`; a second thread may do so once the first unit's forward is over.
+
+        Args:
+            samples: indexes into the tokens artifact.
+            on_event: gets what the worker reports meanwhile, of its other unit too, unless the thread of that hears it.
+            on_computed: called when the worker may have another unit, while what is left of this one is written.
 
         Raises:
             EngineError, StorageError: what the worker could not go on from.
             DeviceTakenError: an engine of another run was quicker to take a device.
             WorkerError, RankLostError: the worker died, or said nothing for too long and was ended.
         """
+        unit = _Unit(on_computed)
         try:
+            self._send_unit(unit, samples, on_event)
+            while self._take_turn(unit):
+                self._hear(on_event)
+                self._end_turn()
+        except BaseException as error:
+            self._fail_all(error, on_event)
+            raise
+        if unit.error is not None:
+            raise unit.error
+        assert unit.done is not None  # noqa: S101 - it is over
+        if unit.outgrown:
+            self._tell(on_event, f"ended, for the next unit a fresh one starts ({unit.outgrown})")
+            self.close()
+        return unit.done
+
+    def _send_unit(self, unit: _Unit, samples: list[int], on_event: OnEvent) -> None:
+        with self._sending:
             if self._was_started and self._connection is None:
                 self.counts.restarts += 1
                 self._tell(on_event, "starts again")
             with self._death_explained():
                 connection = self._connection or self._spawn()
+            self._last_number += 1
+            self._units[self._last_number] = unit
             with contextlib.suppress(OSError):  # it died since the last unit: what it may have said of that comes next
-                connection.send_bytes(messages.encode(messages.RunUnit(samples)))
-            while not isinstance(message := self._receive(connection), messages.UnitDone):
-                on_event(message)
-        except BaseException as error:
+                connection.send_bytes(messages.encode(messages.RunUnit(self._last_number, samples)))
+
+    def _take_turn(self, unit: _Unit) -> bool:
+        """Wait until no other unit's thread hears the worker; False once this unit is over."""
+        with self._turn:
+            self._turn.wait_for(lambda: unit.is_over or not self._is_heard)
+            self._is_heard = self._is_heard or not unit.is_over
+            return not unit.is_over
+
+    def _end_turn(self) -> None:
+        with self._turn:
+            self._is_heard = False
+            self._turn.notify_all()
+
+    def _hear(self, on_event: OnEvent) -> None:
+        """Take in one message, of whichever unit."""
+        connection = self._connection
+        if connection is None:
+            raise WorkerError(f"engine process on {self.group.name} was ended", self.log_path)
+        message = self._receive(connection)
+        if isinstance(message, messages.UnitComputed):
+            unit = self._units[message.number]
+            unit.outgrown = message.outgrown
+            if not unit.outgrown:
+                unit.on_computed()
+        elif isinstance(message, messages.UnitDone):
+            with self._turn:
+                self._units.pop(message.number).done = message
+        else:
+            on_event(message)
+
+    def _fail_all(self, error: BaseException, on_event: OnEvent) -> None:
+        """End the worker, and with the same error every unit that it has."""
+        with self._sending:
             self.kill()
-            if (
-                isinstance(error, WorkerError | RankLostError) and not self._is_retired
-            ):  # else it was the run that ended it
-                self._tell(on_event, f"lost, what it had not committed is done again ({error})")
-            raise
-        if message.outgrown:
-            self._tell(on_event, f"ended, for the next unit a fresh one starts ({message.outgrown})")
-            self.close()
-        return message
+            with self._turn:
+                for unit in self._units.values():
+                    unit.error = error
+                self._units.clear()
+                self._is_heard = False
+                self._turn.notify_all()
+        if isinstance(error, WorkerError | RankLostError) and not self._is_retired:  # else it was the run that ended it
+            self._tell(on_event, f"lost, what it had not committed is done again ({error})")
 
     def close(self) -> None:
         """End the worker: ask first, kill after ten seconds."""

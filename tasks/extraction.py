@@ -19,7 +19,7 @@ def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: 
     Args:
         samples: indexes into the tokens artifact: int64[n]. An array, since Prefect walks through lists.
         engines: the run's engine processes.
-        on_event: gets every message of the worker, on this thread.
+        on_event: gets the messages of the worker, on this thread or on that of the unit before or after.
 
     Raises:
         EngineError, StorageError: the work cannot go on, or no device came free.
@@ -27,8 +27,8 @@ def extract_unit(samples: npt.NDArray[np.int64], engines: EnginePool, on_event: 
     """
     while True:
         # Another run may be quicker to take the engine's devices; then there is another engine, or a time to wait.
-        with engines.lease(on_event) as engine, contextlib.suppress(DeviceTakenError):
-            return engine.run_unit(samples.tolist(), on_event)
+        with engines.lease(on_event) as lease, contextlib.suppress(DeviceTakenError):
+            return lease.engine.run_unit(samples.tolist(), on_event, lease.end)
 
 
 extract = task(name="extract", **RETRY_DEAD_ENGINE, **STORE_IS_THE_CACHE)(extract_unit)

@@ -16,25 +16,36 @@ class Fault:
     detail: str
 
 
-def find_faults(hidden_states: torch.Tensor, lengths: list[int], layers: Sequence[LayerId]) -> list[Fault | None]:
-    """Check the samples of one packed batch, on the device they are on.
+def flag_rows(hidden_states: torch.Tensor, layers: Sequence[LayerId]) -> torch.Tensor:
+    """Look at each row, on the device the states are on and without waiting for it.
 
     Args:
-        hidden_states: [sum(lengths), num_captured, hidden_size].
-        lengths: tokens of each sample, in order.
+        hidden_states: [num_tokens, num_captured, hidden_size].
         layers: ids of the captured layers. A zero row of layer 0 is no fault: a padding token's embedding may be zero.
 
     Returns:
-        One entry a sample: its first fault, or None.
+        bool[2, num_tokens]: whether all values are finite, and whether no layer is all zero.
     """
     finite = hidden_states.isfinite().flatten(1).all(1)
     nonzero = hidden_states[:, 1 if layers[0] == 0 else 0 :].any(-1).all(-1)
-    if bool((finite & nonzero).all()):
+    return torch.stack((finite, nonzero))
+
+
+def describe_faults(flags: torch.Tensor, lengths: Sequence[int]) -> list[Fault | None]:
+    """Say what is wrong with each sample of a packed batch: one entry a sample, its first fault or None.
+
+    Args:
+        flags: those of `flag_rows`, on the CPU.
+        lengths: tokens of each sample, in order.
+    """
+    if bool(flags.all()):
         return [None] * len(lengths)
-    return [
-        _describe(*flags)
-        for flags in zip(torch.split(finite.cpu(), lengths), torch.split(nonzero.cpu(), lengths), strict=True)
-    ]
+    return [_describe(*part) for part in torch.split(flags, list(lengths), dim=1)]
+
+
+def find_faults(hidden_states: torch.Tensor, lengths: Sequence[int], layers: Sequence[LayerId]) -> list[Fault | None]:
+    """Check the samples of one packed batch at once: `flag_rows` and `describe_faults`."""
+    return describe_faults(flag_rows(hidden_states, layers).cpu(), lengths)
 
 
 def _describe(finite: torch.Tensor, nonzero: torch.Tensor) -> Fault | None:

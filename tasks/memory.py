@@ -25,9 +25,13 @@ class MemoryWatch:
         }
         self._first: dict[str, int] | None = None
 
-    def outgrown(self) -> str:
-        """Say what has grown past its limit, or nothing: call it after each unit."""
-        now = {"memory": _process_bytes(), "GPU memory": _device_bytes()}
+    def outgrown(self, in_flight_bytes: int = 0) -> str:
+        """Say what has grown past its limit, or nothing: call it after each unit.
+
+        Args:
+            in_flight_bytes: memory of states that are being written, which will be free again.
+        """
+        now = {"memory": _process_bytes() - in_flight_bytes, "GPU memory": _device_bytes()}
         if self._first is None:
             self._first = now
         for name, limit in self._limits.items():

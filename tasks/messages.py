@@ -29,13 +29,15 @@ class Start:
     max_in_flight_bytes: int
     recheck_fraction: float
     max_growth_bytes: int | None
+    trace: str | None
     parent_pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunUnit:
-    """To the worker: compute these samples (indexes into the tokens artifact)."""
+    """To the worker: compute these samples (indexes into the tokens artifact) as the unit `number`."""
 
+    number: int
     samples: list[int]
 
 
@@ -81,22 +83,36 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitDone:
-    """From the worker: all samples of the unit are committed or quarantined.
+class UnitComputed:
+    """From the worker: the forward has no more to do for the unit, and may have another; its states are being written.
 
     Attributes:
-        forward_seconds: time in the model.
-        wait_seconds: the rest of the unit's time.
-        peak_memory_bytes: most memory that the process has had; of several ranks, that of the first.
-        peak_device_bytes: the same on its GPU.
-        outgrown: what says that its memory has grown past the limit since its first unit; empty while it has not.
+        number: which unit.
+        outgrown: what says that the process's memory has grown past the limit since its first unit; empty while it has
+            not. It should get no further unit.
     """
 
+    number: int
+    outgrown: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDone:
+    """From the worker: all samples of the unit, and of those before, are committed or quarantined.
+
+    Attributes:
+        number: which unit.
+        forward_seconds: time in the model, by the clock of the device.
+        wait_seconds: time in which the device had nothing to do because states waited to be written.
+        peak_memory_bytes: most memory that the process has had; of several ranks, that of the first.
+        peak_device_bytes: the same on its GPU.
+    """
+
+    number: int
     forward_seconds: float
     wait_seconds: float
     peak_memory_bytes: int
     peak_device_bytes: int
-    outgrown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +123,10 @@ class Failed:
     message: str
 
 
-Message = Start | RunUnit | Stop | Phase | BatchStarted | Committed | Quarantined | UnitDone | Failed
+Message = Start | RunUnit | Stop | Phase | BatchStarted | Committed | Quarantined | UnitComputed | UnitDone | Failed
 _TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Start, RunUnit, Stop, Phase, BatchStarted, Committed, Quarantined, UnitDone, Failed)
+    for kind in (Start, RunUnit, Stop, Phase, BatchStarted, Committed, Quarantined, UnitComputed, UnitDone, Failed)
 }
 
 

@@ -36,8 +36,8 @@ class Patience:
         elif isinstance(message, messages.BatchStarted):
             self._end_batch(now)
             self._begin_batch(message.num_tokens, now)
-        elif isinstance(message, messages.UnitDone):
-            self._end_batch(now)  # until the next unit it has nothing to do
+        elif isinstance(message, messages.UnitComputed):
+            self._end_batch(now)  # until the next unit it only writes
 
     def _begin_batch(self, num_tokens: int, now: float) -> None:
         self._batches += 1

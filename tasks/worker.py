@@ -6,13 +6,12 @@ never cross that pipe, only the messages of `tasks.messages` do.
 
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from storage.errors import StorageError
 from storage.objects import ObjectInfo, ObjectWriter
@@ -22,66 +21,112 @@ from storage.tokens import Tokens, open_tokens
 from tasks import messages
 from tasks.batches import make_batches
 from tasks.channel import Channel
+from tasks.clocks import make_clock
 from tasks.engine.base import Engine
-from tasks.engine.canary import worst_difference
 from tasks.engine.claims import claim_devices
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine_start import start_engine
-from tasks.faults import Fault, find_faults
+from tasks.faults import Fault, flag_rows
+from tasks.inbox import Inbox
+from tasks.landing import make_landing
 from tasks.lifeline import tie_to_parent
 from tasks.memory import MemoryWatch
+from tasks.open_units import OpenUnit, OpenUnits
+from tasks.rechecks import recheck
 from tasks.remote_errors import KNOWN_ERRORS, to_message
-from tasks.writer import StateWriter
+from tasks.trace import Trace
+from tasks.write_path import Batch, WritePath
+from tasks.writer import Sample, StateWriter
 
 Ids = npt.NDArray[np.int32]
 
 
 class Worker:
-    """One engine and its write path, for one model and one tokens artifact."""
+    """One engine and its write path, for one model and one tokens artifact.
 
-    def __init__(self, start: messages.Start, channel: Channel, tokens: Tokens, store: Store) -> None:
+    Args:
+        start: what to load and where to write.
+        channel: to the parent.
+        tokens: what to compute.
+        store: where states go.
+        on_error: called, on any thread, with what ends the write path.
+
+    Attributes:
+        engine: the engine.
+        landing: where its states come to the host.
+        writer: what stores them.
+        trace: the timeline.
+    """
+
+    def __init__(
+        self,
+        start: messages.Start,
+        channel: Channel,
+        tokens: Tokens,
+        store: Store,
+        on_error: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
         self._channel = channel
         self._tokens = tokens
         self._hashes = tokens.sample_hashes
         self._lengths = np.diff(tokens.offsets)
         self._store = store
-        self._forward_seconds = 0.0
         self._max_batch_tokens = start.max_batch_tokens
-        self._recheck_fraction = start.recheck_fraction
-        self._engine: Engine = start_engine(start, store.spec.dtype.states, channel)
-        self._writer = StateWriter(
+        self._recheck_share = start.recheck_fraction
+        self.engine: Engine = start_engine(start, store.spec.dtype.states, channel)
+        self._clock = make_clock(start.device)
+        self._memory = MemoryWatch(start.max_growth_bytes)
+        self._units = OpenUnits(self._tell_done)
+        self.trace = Trace(Path(start.trace) if start.trace else None, f"engine {' '.join(start.gpus) or start.device}")
+        # A whole batch fits, so that a sample always does.
+        batch_bytes = start.max_batch_tokens * store.spec.bytes_per_token
+        self.landing = make_landing(start.device, max(start.max_in_flight_bytes, batch_bytes))
+        self.writer = StateWriter(
             ObjectWriter(store.path, store.spec),
             threads=start.encode_threads,
-            max_in_flight_bytes=start.max_in_flight_bytes,
-            on_commit=self._report_commit,
+            on_commit=self._tell_committed,
+            trace=self.trace,
         )
-        self._memory = MemoryWatch(start.max_growth_bytes)
+        self._path = WritePath(
+            self.engine.options,
+            self._clock,
+            self.landing,
+            self.writer,
+            self._units,
+            on_fault=self._tell_fault,
+            on_error=on_error,
+            trace=self.trace,
+        )
 
-    def run_unit(self, samples: Sequence[int]) -> messages.UnitDone:
-        """Compute and commit those of `samples` that the store still lacks.
+    def run_unit(self, unit: messages.RunUnit) -> None:
+        """Compute those samples of a unit that the store still lacks; they are written while this goes on.
 
         Raises:
             EngineError: the forward cannot go on.
             StorageError: the store cannot be written.
         """
-        started, self._forward_seconds = time.monotonic(), 0.0
-        todo = self._missing(samples)
+        todo = self._missing(unit.samples)
+        self._units.begin(unit.number, len(todo))
         while todo:
-            todo = self._run_batches(todo)
-        self._writer.drain()
-        total = time.monotonic() - started
-        return messages.UnitDone(
-            self._forward_seconds,
-            total - self._forward_seconds,
-            self._memory.peak_memory_bytes(),
-            self._memory.peak_device_bytes(),
-            self._memory.outgrown(),
-        )
+            todo = self._run_batches(unit.number, todo)
+        outgrown = self._memory.outgrown(self.landing.unpinned_bytes)
+        self._channel.send(messages.UnitComputed(unit.number, outgrown))
+        self._units.end_forward(unit.number)
+
+    def drain(self) -> None:
+        """Wait until every sample is settled and every unit told.
+
+        Raises:
+            StorageError: a sample could not be written.
+        """
+        self._units.wait(lambda: self._path.has_failed)
+        self._path.raise_error()
 
     def close(self) -> None:
-        """Free the engine and end the threads."""
-        self._writer.close()
-        self._engine.close()
+        """Free the engine and end the threads, after what they do now."""
+        self._path.close()
+        self.engine.close()
+        self.trace.close()
 
     def _missing(self, samples: Sequence[int]) -> list[int]:
         """Leave out what the store has by now, and say so."""
@@ -92,76 +137,77 @@ class Worker:
                 self._channel.send(messages.Committed(name, int(self._lengths[index]), 0, 0, existed=True))
         return [index for index in samples if self._hashes[index] in missing]
 
-    def _run_batches(self, todo: Sequence[int]) -> list[int]:
+    def _run_batches(self, unit: int, todo: Sequence[int]) -> list[int]:
         """Run samples in batches; returns what is left once the device turned out to hold less than thought."""
         budget = self._max_batch_tokens
         lengths = self._lengths[todo].tolist()
-        batches = make_batches(lengths, max_tokens=budget, max_sequences=self._engine.options.max_sequences)
+        batches = make_batches(lengths, max_tokens=budget, max_sequences=self.engine.options.max_sequences)
         for number, batch in enumerate(batches, start=1):
-            self._run_batch([todo[place] for place in batch])
+            self._run_batch([Sample(unit, todo[place], self._tokens.input_ids(todo[place])) for place in batch])
             if self._max_batch_tokens < budget:
                 return [todo[place] for rest in batches[number:] for place in rest]
         return []
 
-    def _run_batch(self, batch: list[int]) -> None:
+    def _run_batch(self, batch: list[Sample]) -> None:
         """Run one batch; where the device has no room, its halves; a single sample without room is set aside."""
-        sequences = [self._tokens.input_ids(index) for index in batch]
-        self._channel.send(messages.BatchStarted(sum(map(len, sequences))))
-        started = time.monotonic()
+        self._channel.send(messages.BatchStarted(sum(len(sample.input_ids) for sample in batch)))
         failure: EngineOutOfMemoryError | EngineStateError | None = None
         try:
-            states, faults = self._forward(batch, sequences)
+            computed = self._compute(batch)
         except (EngineOutOfMemoryError, EngineStateError) as error:
             failure = error
-        self._forward_seconds += time.monotonic() - started
-        if failure is not None:
+        if failure is None:
+            self._path.hand_over(computed)
+        else:
             self._split(batch, failure)
-            return
-        row = 0
-        for index, ids, fault in zip(batch, sequences, faults, strict=True):
-            if fault is None:
-                self._writer.submit(ids, states[row : row + len(ids)])
-            else:
-                self._quarantine(index, fault.reason, fault.detail)
-            row += len(ids)
 
-    def _forward(self, batch: list[int], sequences: list[Ids]) -> tuple[torch.Tensor, list[Fault | None]]:
-        """Return the states, on the CPU, and what is wrong with each sample."""
-        states = self._engine.forward(sequences)
-        faults = find_faults(states, [len(ids) for ids in sequences], self._engine.options.layers)
-        if len(batch) > 1:
-            rows = torch.split(states, [len(ids) for ids in sequences])
-            for place in self._choose(batch):
-                faults[place] = faults[place] or self._compare_alone(sequences[place], rows[place])
-        return states.cpu(), faults
+    def _compute(self, batch: list[Sample]) -> Batch:
+        """Launch the forward and what checks its states; on a GPU this returns before they are computed."""
+        began = self._clock.mark()
+        sequences = [sample.input_ids for sample in batch]
+        states = self.engine.forward(sequences)
+        flags = flag_rows(states, self.engine.options.layers)
+        hashes = [self._hashes[sample.index] for sample in batch]
+        rechecks = recheck(self.engine, sequences, states, hashes, self._recheck_share)
+        return Batch(batch, states, flags, rechecks, began, self._clock.mark())
 
-    def _choose(self, batch: list[int]) -> list[int]:
-        """Choose the places of samples to run again alone: by their hash, which is random, so always the same ones."""
-        limit = self._recheck_fraction * 2**32
-        return [place for place, index in enumerate(batch) if int(self._hashes[index][:8], 16) < limit]
-
-    def _compare_alone(self, ids: Ids, states: torch.Tensor) -> Fault | None:
-        alone = self._engine.forward([ids])
-        difference = worst_difference(self._engine.options, states, alone)
-        return None if difference is None else Fault("parity", f"in a batch and alone differ: {difference}")
-
-    def _split(self, batch: list[int], error: EngineOutOfMemoryError | EngineStateError) -> None:
+    def _split(self, batch: list[Sample], error: EngineOutOfMemoryError | EngineStateError) -> None:
         """Run a batch that failed in halves, down to the sample at fault; remember the size of a half that may fit."""
-        if len(batch) == 1:
-            self._quarantine(batch[0], error.kind, str(error))
+        is_crowded = isinstance(error, EngineOutOfMemoryError)
+        if is_crowded and self.engine.options.device == "cuda" and self._path.empty_device():
+            self._run_batch(batch)  # others had the room
             return
-        if isinstance(error, EngineOutOfMemoryError):
-            self._max_batch_tokens = min(self._max_batch_tokens, max(1, int(self._lengths[batch].sum()) // 2))
+        if len(batch) == 1:
+            self._tell_fault(batch[0], Fault(error.kind, str(error)))
+            return
+        if is_crowded:
+            num_tokens = sum(len(sample.input_ids) for sample in batch)
+            self._max_batch_tokens = min(self._max_batch_tokens, max(1, num_tokens // 2))
         middle = len(batch) // 2
         self._run_batch(batch[:middle])
         self._run_batch(batch[middle:])
 
-    def _quarantine(self, index: int, reason: str, detail: str) -> None:
-        self._channel.send(messages.Quarantined(self._hashes[index], int(self._lengths[index]), reason, detail))
+    def _tell_fault(self, sample: Sample, fault: Fault) -> None:
+        self._channel.send(
+            messages.Quarantined(self._hashes[sample.index], len(sample.input_ids), fault.reason, fault.detail)
+        )
+        self._units.settle(sample.unit)
 
-    def _report_commit(self, info: ObjectInfo) -> None:
+    def _tell_committed(self, sample: Sample, info: ObjectInfo) -> None:
         self._channel.send(
             messages.Committed(info.sample_hash, info.num_tokens, info.raw_bytes, info.stored_bytes, info.existed)
+        )
+        self._units.settle(sample.unit)
+
+    def _tell_done(self, unit: OpenUnit) -> None:
+        self._channel.send(
+            messages.UnitDone(
+                unit.number,
+                unit.forward_seconds,
+                unit.wait_seconds,
+                self._memory.peak_memory_bytes(),
+                self._memory.peak_device_bytes(),
+            )
         )
 
 
@@ -183,9 +229,10 @@ def _serve_units(start: messages.Start, channel: Channel) -> None:
     tokens = open_tokens(place, start.tokens_digest)
     if tokens is None:
         raise StorageError(f"tokens artifact {start.tokens_digest} is not in {place}; run again to make it")
-    worker = Worker(start, channel, tokens, open_store(place, start.spec_digest))
-    while isinstance(message := channel.receive(), messages.RunUnit):
-        channel.send(worker.run_unit(message.samples))
+    inbox = Inbox(channel)
+    worker = Worker(start, channel, tokens, open_store(place, start.spec_digest), inbox.fail)
+    while isinstance(message := inbox.get(), messages.RunUnit):
+        worker.run_unit(message)
     worker.close()
 
 

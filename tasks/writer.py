@@ -1,82 +1,90 @@
-"""The write path of an engine process: encode and commit on threads, with bounded bytes in flight."""
+"""The end of the write path of an engine process: encode and commit, on threads."""
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from storage.objects import ObjectInfo, ObjectWriter
+from tasks.landing import Landed
+from tasks.trace import Trace
 
 # numpy has no bfloat16; the store takes its bits.
 _VIEWS = {torch.bfloat16: torch.uint16}
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample on its way: the unit it belongs to, its index in the tokens artifact, input_ids: int32[num_tokens]."""
+
+    unit: int
+    index: int
+    input_ids: npt.NDArray[np.int32]
+
+
 class StateWriter:
-    """Commits samples on a pool of threads; `submit` blocks while more than `max_in_flight_bytes` wait.
+    """Commits samples on a pool of threads.
 
     Args:
         objects: where samples go.
         threads: encoders.
-        max_in_flight_bytes: most bytes of states that wait; one sample larger than that still passes, alone.
         on_commit: called on an encoder thread for each sample that is in the store.
+        trace: gets a span a sample.
+
+    Attributes:
+        on_error: called there with what kept one from it; to be set.
+        cpu_seconds: what the encoders have computed, in all.
     """
 
     def __init__(
-        self, objects: ObjectWriter, *, threads: int, max_in_flight_bytes: int, on_commit: Callable[[ObjectInfo], None]
+        self,
+        objects: ObjectWriter,
+        *,
+        threads: int,
+        on_commit: Callable[[Sample, ObjectInfo], None],
+        trace: Trace,
     ) -> None:
         self._objects = objects
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encode")
-        self._limit = max_in_flight_bytes
         self._on_commit = on_commit
-        self._in_flight_bytes = 0
-        self._changed = threading.Condition()
-        self._pending: set[Future[None]] = set()
+        self.on_error: Callable[[BaseException], None] = _raise
+        self._trace = trace
+        self._lock = threading.Lock()
+        self.cpu_seconds = 0.0
 
-    def submit(self, input_ids: npt.NDArray[np.int32], hidden_states: torch.Tensor) -> None:
-        """Queue one sample; hidden_states: [num_tokens, num_captured, hidden_size] in the storage dtype, on the CPU.
-
-        Raises:
-            StorageError: an earlier sample could not be written.
-        """
-        self._raise_first_error()
-        nbytes = hidden_states.nbytes
-        with self._changed:
-            self._changed.wait_for(lambda: not self._in_flight_bytes or self._in_flight_bytes + nbytes <= self._limit)
-            self._in_flight_bytes += nbytes
-        future = self._pool.submit(self._write, input_ids, hidden_states, nbytes)
-        with self._changed:
-            self._pending.add(future)
-
-    def drain(self) -> None:
-        """Wait until every sample is committed.
-
-        Raises:
-            StorageError: a sample could not be written.
-        """
-        with self._changed:
-            pending = set(self._pending)
-        wait(pending)  # rather than for no bytes in flight: those are gone before the error is known
-        self._raise_first_error()
+    def submit(self, sample: Sample, landed: Landed) -> None:
+        """Queue one sample; its memory is given back once it is committed, or cannot be."""
+        self._pool.submit(self._write, sample, landed)
 
     def close(self) -> None:
         """End the threads, after what they do now."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _write(self, input_ids: npt.NDArray[np.int32], hidden_states: torch.Tensor, nbytes: int) -> None:
+    def _write(self, sample: Sample, landed: Landed) -> None:
+        began = time.thread_time()
         try:
-            view = _VIEWS.get(hidden_states.dtype, hidden_states.dtype)
-            self._on_commit(self._objects.write(input_ids, hidden_states.view(view).numpy()))
+            landed.wait()
+            with self._trace.span("write", tokens=len(sample.input_ids)):
+                info = self._store(sample, landed)
+            self._on_commit(sample, info)
+        except BaseException as error:  # noqa: BLE001 - a pool would keep it to itself
+            self.on_error(error)
         finally:
-            with self._changed:
-                self._in_flight_bytes -= nbytes
-                self._changed.notify_all()
+            with self._lock:
+                self.cpu_seconds += time.thread_time() - began
 
-    def _raise_first_error(self) -> None:
-        with self._changed:
-            done = {future for future in self._pending if future.done()}
-            self._pending -= done
-        for future in done:
-            future.result()
+    def _store(self, sample: Sample, landed: Landed) -> ObjectInfo:
+        try:
+            view = _VIEWS.get(landed.states.dtype, landed.states.dtype)
+            return self._objects.write(sample.input_ids, landed.states.view(view).numpy())
+        finally:
+            landed.give_back()
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -69,6 +69,7 @@ def make_engine_job(
         max_in_flight_bytes=1 << 24,
         recheck_fraction=recheck_fraction,
         max_growth_bytes=None,
+        trace=None,
         parent_pid=os.getpid(),
     )
     return EngineJob(start, tokens, spec)

@@ -117,15 +117,25 @@ def _cause(options: EngineOptions) -> str:
 def worst_difference(options: EngineOptions, ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
     """Say which layer of two results for the same tokens differs most, if it does beyond rounding.
 
-    Of a deterministic engine, whose results must not depend on the batch, any difference counts.
-
     Args:
         options: give layers and dtypes, and so the limit.
         ours: hidden_states: [num_tokens, num_captured, hidden_size].
         theirs: the same from elsewhere.
     """
+    return describe_difference(options, layer_errors(ours, theirs).tolist())
+
+
+def layer_errors(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Return the relative error of each layer, float64[num_captured], on the device and without waiting for it."""
+    return torch.stack([_relative_error(ours[:, slot], theirs[:, slot]) for slot in range(ours.shape[1])])
+
+
+def describe_difference(options: EngineOptions, errors: Sequence[float]) -> str | None:
+    """Say which of these errors, one a layer, is the largest, if it is beyond rounding.
+
+    Of a deterministic engine, whose results must not depend on the batch, any difference counts.
+    """
     limit = 0.0 if options.deterministic else _limit(options)
-    errors = [relative_error(ours[:, slot], theirs[:, slot]) for slot in range(len(options.layers))]
     worst = max(range(len(errors)), key=errors.__getitem__)
     if errors[worst] <= limit:
         return None
@@ -180,8 +190,13 @@ def _limit(options: EngineOptions) -> float:
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """Return ||ours - theirs|| / ||theirs||. Absolute errors say nothing: SmolLM2's states reach 24,000."""
+    return float(_relative_error(ours, theirs))
+
+
+def _relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     ours, theirs = ours.double(), theirs.double().to(ours.device)
-    return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-30))
+    error: torch.Tensor = (ours - theirs).norm() / theirs.norm().clamp_min(1e-30)
+    return error
 
 
 def median_token_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:

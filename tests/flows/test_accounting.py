@@ -128,12 +128,12 @@ def test_the_sum_is_always_exact(events: list[Message | Finding]) -> None:
 def test_phases_and_times_of_engines_are_told() -> None:
     ledger, said = make_ledger()
     ledger.on_event(Phase("load model"))
-    ledger.add_unit(UnitDone(1.5, 0.25, 0, 0, ""))
-    ledger.add_unit(UnitDone(1.0, 0.25, 0, 0, ""))
+    ledger.add_unit(UnitDone(1, 1.5, 0.25, 0, 0))
+    ledger.add_unit(UnitDone(2, 1.0, 0.25, 0, 0))
     with ledger.timed("extract"):
         pass
     assert "engine: load model" in said
-    assert (ledger.seconds["forward"], ledger.seconds["write"]) == (2.5, 0.5)
+    assert (ledger.seconds["forward"], ledger.seconds["wait"]) == (2.5, 0.5)
     assert ledger.seconds["extract"] >= 0
 
 

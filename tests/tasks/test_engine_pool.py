@@ -67,8 +67,8 @@ class Ear:
 
 @pytest.mark.usefixtures("other_run")
 def test_an_engine_whose_device_is_taken_is_passed_over(job: EngineJob, taken: DeviceGroup, tmp_path: Path) -> None:
-    with EnginePool(job.start, [taken, DeviceGroup("cpu", "cpu")], tmp_path) as pool, pool.lease(Ear()) as engine:
-        assert engine.group.name == "cpu"
+    with EnginePool(job.start, [taken, DeviceGroup("cpu", "cpu")], tmp_path) as pool, pool.lease(Ear()) as lease:
+        assert lease.engine.group.name == "cpu"
 
 
 def test_a_run_without_any_device_says_so_and_is_refused_after_its_wait(
@@ -87,8 +87,8 @@ def test_a_run_that_waits_goes_on_when_the_other_ends(
     job: EngineJob, taken: DeviceGroup, other_run: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     ear = Ear(on_wait=other_run.kill)
-    with EnginePool(job.start, [taken], tmp_path, device_wait_seconds=600.0) as pool, pool.lease(ear) as engine:
-        assert engine.group == taken
+    with EnginePool(job.start, [taken], tmp_path, device_wait_seconds=600.0) as pool, pool.lease(ear) as lease:
+        assert lease.engine.group == taken
     assert other_run.wait() == -9
 
 

@@ -187,7 +187,7 @@ class TestPool:
     def test_an_engine_is_leased_to_one_at_a_time(self, small_job: EngineJob, tmp_path: Path) -> None:
         with EnginePool(small_job.start, [FIRST, SECOND], tmp_path) as pool:
             with pool.lease(ignore) as one, pool.lease(ignore) as other:
-                assert {one.group.name, other.group.name} == {"first", "second"}
+                assert {one.engine.group.name, other.engine.group.name} == {"first", "second"}
                 waiting = threading.Thread(target=lambda: pool.lease(ignore).__enter__())
                 waiting.start()
                 waiting.join(0.2)
@@ -206,7 +206,7 @@ class TestPool:
     ) -> None:
         with EnginePool(small_job.start, [FIRST], tmp_path) as pool:
             lease = pool.lease(ignore)
-            engine = lease.__enter__()
+            engine = lease.__enter__().engine
         with pytest.raises(RunEndedError):
             engine.run_unit([0], ignore)
         assert engine._process is None
@@ -243,7 +243,7 @@ class TestPool:
             raise KeyboardInterrupt
 
         pool = EnginePool(small_job.start, [FIRST], tmp_path)
-        with pytest.raises(KeyboardInterrupt), pool, pool.lease(ignore) as engine:
-            engine.run_unit([0], stop)
+        with pytest.raises(KeyboardInterrupt), pool, pool.lease(ignore) as lease:
+            lease.engine.run_unit([0], stop)
         assert heard == [messages.Phase("load model", "first")]
         assert not [child for child in psutil.Process().children() if "tasks.worker" in child.cmdline()]

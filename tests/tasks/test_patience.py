@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.messages import BatchStarted, Phase, UnitDone
+from tasks.messages import BatchStarted, Phase, UnitComputed
 from tasks.patience import FIRST_BATCH_SECONDS, LEAST_SECONDS, LOAD_SECONDS, SLOWDOWN, Patience
 
-DONE = UnitDone(0.0, 0.0, 0, 0, "")
+DONE = UnitComputed(1, "")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -68,7 +68,7 @@ def loaded(
     """Load one engine for all tests; each test puts it into a worker of its own."""
     job = make_engine_job(tmp_path_factory.mktemp("loaded") / "store", tiny_model("llama"), LENGTHS, MAX_BATCH_TOKENS)
     worker = Worker(job.start, Channel(pipe[1]), job.tokens, job.store)
-    yield worker._engine
+    yield worker.engine
     worker.close()
 
 
@@ -80,30 +80,45 @@ def job(tmp_path: Path, tiny_model: Callable[[str], Path]) -> EngineJob:
 @pytest.fixture
 def make_worker(
     pipe: tuple[Connection, Connection], loaded: Engine, job: EngineJob, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Worker]:
+) -> Iterator[Callable[..., Worker]]:
     def make(engine: Engine = loaded, job: EngineJob = job) -> Worker:
         # The real engine has passed its canary, in `loaded`; these cannot be asked all that it asks.
         monkeypatch.setattr("tasks.worker.start_engine", lambda *_: engine)
         worker = Worker(job.start, Channel(pipe[1]), job.tokens, job.store)
+        made.append(worker)
         said(pipe[0])
         return worker
 
-    return make
+    made: list[Worker] = []
+    yield make
+    for worker in made:
+        worker._path.close()
+
+
+def run(worker: Worker, samples: Iterable[int] = range(len(LENGTHS))) -> None:
+    worker.run_unit(messages.RunUnit(1, list(samples)))
+    worker.drain()
 
 
 def said(connection: Connection) -> list[messages.Message]:
     """Take all that the worker has said of samples by now."""
+    return [one for one in all_said(connection) if isinstance(one, messages.Committed | messages.Quarantined)]
+
+
+def all_said(connection: Connection) -> list[messages.Message]:
     heard = []
     while connection.poll():
         heard.append(messages.decode(connection.recv_bytes()))
-    return [message for message in heard if isinstance(message, messages.Committed | messages.Quarantined)]
+    return heard
 
 
 def test_every_sample_of_a_unit_is_committed_and_told_once(
     pipe: tuple[Connection, Connection], make_worker: Callable[..., Worker], job: EngineJob
 ) -> None:
-    done = make_worker().run_unit(range(len(LENGTHS)))
-    heard = said(pipe[0])
+    run(make_worker())
+    *told, done = all_said(pipe[0])
+    heard = [one for one in told if isinstance(one, messages.Committed | messages.Quarantined)]
+    assert messages.UnitComputed(1, "") in told
     assert Counter(message.sample_hash for message in heard) == Counter(job.tokens.sample_hashes)
     store = job.store
     for message in heard:
@@ -112,6 +127,7 @@ def test_every_sample_of_a_unit_is_committed_and_told_once(
         assert store[message.sample_hash].num_tokens == message.num_tokens
         assert message.raw_bytes == message.num_tokens * job.spec.bytes_per_token
     assert sum(message.stored_bytes for message in heard) == store.stored_bytes()
+    assert isinstance(done, messages.UnitDone)
     assert done.forward_seconds > 0
     assert done.wait_seconds >= 0
 
@@ -119,7 +135,7 @@ def test_every_sample_of_a_unit_is_committed_and_told_once(
 def test_what_is_stored_is_what_transformers_gives_rounded_to_bf16(
     loaded: Engine, make_worker: Callable[..., Worker], job: EngineJob
 ) -> None:
-    make_worker().run_unit(range(len(LENGTHS)))
+    run(make_worker())
     reference = ReferenceEngine(loaded.options)
     store = job.store
     for index, name in enumerate(job.tokens.sample_hashes):
@@ -135,10 +151,10 @@ def test_what_is_stored_is_what_transformers_gives_rounded_to_bf16(
 def test_what_the_store_has_is_told_and_not_computed(
     pipe: tuple[Connection, Connection], loaded: Engine, make_worker: Callable[..., Worker], job: EngineJob
 ) -> None:
-    make_worker().run_unit([1, 4])
+    run(make_worker(), [1, 4])
     said(pipe[0])
     engine = Small(loaded, 10**6)
-    make_worker(engine).run_unit([0, 1, 2, 4])
+    run(make_worker(engine), [0, 1, 2, 4])
     existed = {message.sample_hash: message.existed for message in said(pipe[0])}
     assert existed == {job.tokens.sample_hashes[index]: index in {1, 4} for index in (0, 1, 2, 4)}
     assert engine.batches == [[5, 1]]
@@ -148,7 +164,7 @@ def test_batches_are_within_the_token_budget_and_longest_first(
     loaded: Engine, make_worker: Callable[..., Worker]
 ) -> None:
     engine = Small(loaded, 10**6)
-    make_worker(engine).run_unit(range(len(LENGTHS)))
+    run(make_worker(engine))
     assert engine.batches == [[100], [80, 30, 24, 13, 5, 2, 1]]
 
 
@@ -156,7 +172,7 @@ def test_batches_are_within_the_token_budget_and_longest_first(
 def test_a_batch_without_room_is_halved_and_only_what_fits_nowhere_is_set_aside(
     pipe: tuple[Connection, Connection], loaded: Engine, make_worker: Callable[..., Worker], job: EngineJob, room: int
 ) -> None:
-    make_worker(Small(loaded, room)).run_unit(range(len(LENGTHS)))
+    run(make_worker(Small(loaded, room)))
     heard = said(pipe[0])
     too_long = {name for name, length in zip(job.tokens.sample_hashes, LENGTHS, strict=True) if length > room}
     aside = [message for message in heard if isinstance(message, messages.Quarantined)]
@@ -169,7 +185,7 @@ def test_a_batch_without_room_is_halved_and_only_what_fits_nowhere_is_set_aside(
 def test_a_sample_with_a_nan_is_set_aside_and_its_batch_is_stored(
     pipe: tuple[Connection, Connection], loaded: Engine, make_worker: Callable[..., Worker], job: EngineJob
 ) -> None:
-    make_worker(Broken(loaded, 80)).run_unit(range(len(LENGTHS)))
+    run(make_worker(Broken(loaded, 80)))
     [aside] = [message for message in said(pipe[0]) if isinstance(message, messages.Quarantined)]
     name = job.tokens.sample_hashes[LENGTHS.index(80)]
     assert (aside.sample_hash, aside.num_tokens, aside.reason) == (name, 80, "non_finite")
@@ -193,12 +209,14 @@ def test_a_full_disk_ends_the_unit_and_the_rest_is_done_when_there_is_room(
     make_worker: Callable[..., Worker], tiny_model: Callable[[str], Path], small_disk: Path
 ) -> None:
     job = make_engine_job(small_disk / "store", tiny_model("llama"), LENGTHS, MAX_BATCH_TOKENS)
+    worker = make_worker(job=job)
     with pytest.raises(StoreFullError, match="no space left"):
-        make_worker(job=job).run_unit(range(len(LENGTHS)))
+        run(worker)
+    worker._path.close()
     assert len(job.store) < len(LENGTHS)
     assert not check_store(job.store.path, job.spec.digest()).findings
     assert list((job.store.path / "tmp").iterdir()) == []
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
-    make_worker(job=job).run_unit(range(len(LENGTHS)))
+    run(make_worker(job=job))
     assert set(job.store) == set(job.tokens.sample_hashes)
     assert not check_store(job.store.path, job.spec.digest()).findings

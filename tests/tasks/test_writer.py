@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from storage.errors import SampleShapeError
 from storage.objects import ObjectInfo, ObjectWriter
 from storage.specs import StateSpec
 from storage.store import Store, add_spec, init_store, open_store
-from tasks.writer import StateWriter
+from tasks.landing import CpuLanding
+from tasks.trace import Trace
+from tasks.writer import Sample, StateWriter
 
 SPEC = StateSpec(
     model_fingerprint="f" * 64,
@@ -54,103 +57,92 @@ def store(tmp_path: Path) -> Store:
     return open_store(tmp_path / "store")
 
 
-def submit_all(writer: StateWriter, seeds: range) -> None:
-    for seed in seeds:
-        writer.submit(*make_sample(seed))
+class Storing:
+    """A writer and its landing; keeps what was committed, what went wrong, and the threads that did it."""
 
-
-class Commits:
-    """What `on_commit` heard, and the most bytes that were handed in and not yet committed."""
-
-    def __init__(self) -> None:
+    def __init__(self, objects: ObjectWriter, *, threads: int = 2, room_bytes: int = 1 << 20) -> None:
         self.infos: list[ObjectInfo] = []
-        self.waiting_bytes = self.peak_bytes = 0
+        self.errors: list[BaseException] = []
         self.threads: set[str] = set()
         self._lock = threading.Lock()
+        self.landing = CpuLanding(room_bytes)
+        self._writer = StateWriter(objects, threads=threads, on_commit=self._commit, trace=Trace(None))
+        self._writer.on_error = self.errors.append
 
-    def __call__(self, info: ObjectInfo) -> None:
+    def submit(self, ids: npt.NDArray[np.int32], states: torch.Tensor) -> None:
+        self._writer.submit(Sample(1, 0, ids), self.landing.land(states))
+
+    def wait(self) -> None:
+        """Wait until all memory has been given back, and for the word that follows."""
+        self.landing.land(torch.zeros(self.landing.ring.capacity_bytes, dtype=torch.uint8)).give_back()
+        self._writer.close()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _commit(self, _: Sample, info: ObjectInfo) -> None:
         with self._lock:
             self.infos.append(info)
             self.threads.add(threading.current_thread().name)
-            self.waiting_bytes -= info.raw_bytes
 
-    def submit(self, writer: StateWriter, ids: npt.NDArray[np.int32], states: torch.Tensor) -> None:
-        writer.submit(ids, states)
-        with self._lock:
-            self.waiting_bytes += states.nbytes
-            self.peak_bytes = max(self.peak_bytes, self.waiting_bytes)
+
+@pytest.fixture
+def storing(store: Store) -> Iterator[Callable[..., Storing]]:
+    made: list[Storing] = []
+
+    def make(objects: type[ObjectWriter] = ObjectWriter, **limits: int) -> Storing:
+        made.append(Storing(objects(store.path, SPEC), **limits))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize("limit_samples", [1, 3])
-def test_bytes_in_flight_stay_below_the_limit_however_slow_the_disk(store: Store, limit_samples: int) -> None:
-    commits = Commits()
-    writer = StateWriter(
-        SlowWriter(store.path, SPEC), threads=2, max_in_flight_bytes=limit_samples * SAMPLE_BYTES, on_commit=commits
-    )
+def test_bytes_in_flight_stay_below_the_limit_however_slow_the_disk(
+    storing: Callable[..., Storing], limit_samples: int
+) -> None:
+    path = storing(SlowWriter, room_bytes=limit_samples * SAMPLE_BYTES)
     for seed in range(20):
-        commits.submit(writer, *make_sample(seed))
-    writer.drain()
-    writer.close()
-    assert 0 < commits.peak_bytes <= limit_samples * SAMPLE_BYTES
-    assert len(commits.infos) == 20
+        path.submit(*make_sample(seed))
+    path.wait()
+    assert path.landing.ring.peak_bytes == limit_samples * SAMPLE_BYTES
+    assert path.landing.ring.waited_seconds > 0
+    assert len(path.infos) == 20
 
 
-def test_what_is_stored_is_what_was_handed_in(store: Store) -> None:
-    commits = Commits()
-    writer = StateWriter(ObjectWriter(store.path, SPEC), threads=2, max_in_flight_bytes=1 << 20, on_commit=commits)
+def test_what_is_stored_is_what_was_handed_in(store: Store, storing: Callable[..., Storing]) -> None:
+    path = storing()
     samples = [make_sample(seed, num_tokens=1 + 60 * seed) for seed in range(8)]
     for ids, states in samples:
-        writer.submit(ids, states)
-    writer.drain()
+        path.submit(ids, states)
+    path.wait()
     store.refresh()
     assert len(store) == 8
-    assert len(commits.threads) == 2
-    for (ids, states), info in zip(samples, sorted(commits.infos, key=lambda info: info.num_tokens), strict=True):
+    assert len(path.threads) == 2
+    for (ids, states), info in zip(samples, sorted(path.infos, key=lambda info: info.num_tokens), strict=True):
         found = store[info.sample_hash]
         assert np.array_equal(found.input_ids, ids)
         assert np.array_equal(found.hidden_states().view(np.uint16), states.view(torch.uint16).numpy())
         assert found.hidden_states().dtype == ml_dtypes.bfloat16
-    writer.close()
 
 
-def test_a_sample_above_the_limit_passes_alone(store: Store) -> None:
-    commits = Commits()
-    writer = StateWriter(SlowWriter(store.path, SPEC), threads=2, max_in_flight_bytes=1, on_commit=commits)
-    for seed in range(3):
-        commits.submit(writer, *make_sample(seed))
-    writer.drain()
-    writer.close()
-    assert len(commits.infos) == 3
-    assert commits.peak_bytes == SAMPLE_BYTES
-
-
-def test_draining_never_misses_an_error(store: Store) -> None:
-    """Many times over, since an error is known a moment later than its bytes are free."""
-    writer = StateWriter(ObjectWriter(store.path, SPEC), threads=2, max_in_flight_bytes=1 << 20, on_commit=Commits())
+def test_what_cannot_be_stored_is_heard_and_gives_its_memory_back(storing: Callable[..., Storing]) -> None:
+    path = storing(room_bytes=SAMPLE_BYTES)
     ids, states = make_sample(0)
-    for _ in range(300):
-        writer.submit(ids[:-1], states)
-        with pytest.raises(SampleShapeError):
-            writer.drain()
-    writer.drain()
-    writer.close()
+    for _ in range(20):
+        path.submit(ids[:-1], states)
+    path.wait()
+    assert [type(error) for error in path.errors] == [SampleShapeError] * 20
+    assert path.landing.ring.used_bytes == 0
 
 
-def test_an_error_stops_whoever_submits_next(store: Store) -> None:
-    commits = Commits()
-    writer = StateWriter(ObjectWriter(store.path, SPEC), threads=1, max_in_flight_bytes=1, on_commit=commits)
-    ids, states = make_sample(0)
-    writer.submit(ids[:-1], states)
-    with pytest.raises(SampleShapeError):
-        submit_all(writer, range(100))
-    writer.close()
-    assert len(commits.infos) < 10
-
-
-def test_closing_leaves_nothing_half_written(store: Store) -> None:
-    writer = StateWriter(SlowWriter(store.path, SPEC), threads=2, max_in_flight_bytes=1 << 20, on_commit=Commits())
-    submit_all(writer, range(20))
-    writer.close()
+def test_closing_leaves_nothing_half_written(store: Store, storing: Callable[..., Storing]) -> None:
+    path = storing(SlowWriter)
+    for seed in range(20):
+        path.submit(*make_sample(seed))
+    path.close()
     store.refresh()
     assert len(store) < 20
     assert list((store.path / "tmp").iterdir()) == []
