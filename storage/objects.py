@@ -1,6 +1,6 @@
 """Loose objects: one Zarr group a sample, committed as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from storage.paths import StorePath
 from storage.rounding import round_states
 from storage.samples import RoundingError, StoredRows
 from storage.shards import ShardIndex
-from storage.specs import StateSpec, bits_of
+from storage.specs import LayerId, StateSpec, bits_of
 from storage.state_arrays import StateArray
 
 
@@ -90,7 +90,7 @@ class ObjectWriter:
 
     def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
         rounded, error = round_states(states, self._spec)
-        shard = _Shard(rounded)
+        shard = _Shard(rounded, self._spec.layers)
         write_file(folder, f"hidden_states/{chunk_key(0, 3)}", shard.parts())
         write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
         documents = loose_documents(self._spec, self._digest, name, len(input_ids), shard.checksum, error)
@@ -153,23 +153,21 @@ def _checksum_of(error: RoundingError) -> int:
 class _Shard:
     """The bytes of a sample's one shard, and the checksum over those of its inner chunks once they have been taken."""
 
-    def __init__(self, states: npt.NDArray[Any]) -> None:
+    def __init__(self, states: npt.NDArray[Any], layers: Sequence[LayerId]) -> None:
         self._states = states
+        self._layers = layers
         self.checksum = 0
 
     def parts(self) -> Iterator[bytes]:
         index = ShardIndex()
-        for encoded in map(encode_chunk, self._padded_chunks()):
+        for encoded in self._encoded_chunks():
             index.append(len(encoded))
             self.checksum = join_checksum(encoded, self.checksum)
             yield encoded
         yield index.encode(len(index))
 
-    def _padded_chunks(self) -> Iterator[npt.NDArray[Any]]:
-        num_tokens, num_captured, width = self._states.shape
-        for chunk in range(chunk_count(num_tokens)):
+    def _encoded_chunks(self) -> Iterator[bytes]:
+        for chunk in range(chunk_count(len(self._states))):
             rows = self._states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
-            for slot in range(num_captured):
-                padded = np.zeros((TOKENS_PER_CHUNK, width), self._states.dtype)
-                padded[: len(rows)] = rows[:, slot]
-                yield padded
+            for slot, layer in enumerate(self._layers):
+                yield encode_chunk(rows[:, slot], has_repeats=layer == 0)
