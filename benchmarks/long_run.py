@@ -100,7 +100,7 @@ def run_once(flags: dict[str, Any], stop_at: float) -> dict[str, Any]:
     began = time.monotonic()
     aerie = subprocess.Popen(command, start_new_session=True, env=environment)  # noqa: S603 - our own command
     while aerie.poll() is None:
-        time.sleep(0.2)
+        time.sleep(0.05 if stop_at < 1000 else 0.5)
         if sum(1 for _ in store.glob("objects/*/*/*")) >= stop_at:
             os.killpg(aerie.pid, signal.SIGINT)
             break
@@ -165,6 +165,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     given.samples = given.samples or (60 if given.small else 10_000)
     given.mean_tokens = 100 if given.small else 1730
+    given.batch_tokens = given.batch_tokens or (200 if given.small else None)
     return given
 
 

@@ -41,9 +41,10 @@ pack_engine() { # OUT
 pack_flow() { # OUT PIP_SPEC...
   local out=$1
   shift
-  needs_of prefect zarr numcodecs google-crc32c pydantic-settings rich nvidia-ml-py pytest pytest-timeout >"$work/flow.txt"
+  needs_of prefect zarr numcodecs zstandard google-crc32c pydantic-settings rich nvidia-ml-py pytest pytest-timeout >"$work/flow.txt"
   fetch flow -r "$work/flow.txt" "$@"
   rm -rf "$work"/flow/prefect/server/ui* "$work"/flow/numpy "$work"/flow/numpy[.-]* # no pages are served; torch has numpy
+  rm -f "$work"/flow/zstandard/_cffi*.so # CPython has the other backend
   find "$work/flow" -name '*.so' -not -path '*.libs/*' -exec strip --strip-unneeded {} + # strip breaks what patchelf made
   write_metadata "$work/flow"
   pack flow "$out"
