@@ -100,7 +100,7 @@ def run_once(flags: dict[str, Any], stop_at: float) -> dict[str, Any]:
     began = time.monotonic()
     aerie = subprocess.Popen(command, start_new_session=True, env=environment)  # noqa: S603 - our own command
     while aerie.poll() is None:
-        time.sleep(0.05 if stop_at < 1000 else 0.5)
+        time.sleep(0.1)
         if sum(1 for _ in store.glob("objects/*/*/*")) >= stop_at:
             os.killpg(aerie.pid, signal.SIGINT)
             break

@@ -71,27 +71,28 @@ def encode_planes(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: 
     num_blocks, size, in_block, width = planes.shape
     block_bytes = size * in_block * width
     end = HEADER.size + 4 * num_blocks
-    starts, parts = [], []
+    starts: list[int] = []
+    parts: list[bytes | memoryview] = []
     for block in range(num_blocks):
         starts.append(end)
         is_full = (block + 1) * in_block <= num_rows
         for plane in planes[block]:
-            stream = _compress(plane.reshape(-1), probe=is_full and not has_repeats, search=has_repeats)
+            stream = _compress(plane.reshape(-1).data, probe=is_full and not has_repeats, search=has_repeats)
             parts += (len(stream).to_bytes(4, "little"), stream)
             end += 4 + len(stream)
     header = HEADER.pack(VERSION, ZSTD_VERSION, SHUFFLED | ZSTD, size, num_blocks * block_bytes, block_bytes, end)
     return b"".join([header, struct.pack(f"<{num_blocks}I", *starts), *parts])
 
 
-def _compress(plane: npt.NDArray[np.uint8], *, probe: bool, search: bool) -> Any:
+def _compress(plane: memoryview, *, probe: bool, search: bool) -> bytes | memoryview:
     """Return a stream that is shorter than the plane, or the plane."""
     compressor = _compressor(search=search)
     if probe and len(plane) > PROBE_BYTES:
         tried = len(compressor.compress(plane[:PROBE_BYTES]))
         if tried > WORTHWHILE * PROBE_BYTES:
-            return plane.data
+            return plane
     stream = compressor.compress(plane)
-    return stream if len(stream) < len(plane) else plane.data
+    return stream if len(stream) < len(plane) else plane
 
 
 def _compressor(*, search: bool) -> zstandard.ZstdCompressor:
