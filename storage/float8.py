@@ -58,7 +58,7 @@ def dequantize(out: npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
     with np.errstate(all="ignore"):  # of damaged rows
         tables = _narrow(_VALUES * _scales(rows)[:, None])
     for place, table, row in zip(out, tables, rows[:, :-SCALE_BYTES], strict=True):
-        np.take(table, row, out=place, mode="clip")
+        table.take(row, out=place, mode="clip")
 
 
 def split(rows: Rows) -> tuple[npt.NDArray[Any], Floats]:
