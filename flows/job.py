@@ -13,6 +13,7 @@ from storage.layout import HEADER, check_version
 from storage.paths import StorePath
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
+from tasks.batch_search import list_candidates
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, num_cores, parse_devices
 from tasks.engine.layers import resolve_layers
@@ -27,9 +28,8 @@ from tasks.planning import Plan
 from tasks.token_options import TokenOptions
 from tasks.tokens_specs import make_tokens_spec
 
-# A GPU forward gains nothing above 16k tokens a batch (39,100 tokens/s at 16k and 32k, 37,700 at 4k, Llama-8B, H200);
-# on a CPU a small batch shows progress and loses little to an interruption.
-BATCH_TOKENS = {"cuda": 16_384, "cpu": 2_048}
+# On a CPU a small batch is as fast, shows progress and loses little to an interruption.
+CPU_BATCH_TOKENS = 2_048
 # Reading less than this takes a few seconds, and nobody needs to be told.
 QUIET_BYTES = 1 << 30
 
@@ -96,7 +96,7 @@ class Job:
 
     def start_message(self, plan: Plan, tokens_digest: str) -> messages.Start:
         """Say how an engine process starts; its pool has room for the longest sample of the plan."""
-        asked = self.settings.max_batch_tokens or BATCH_TOKENS[self.device]
+        candidates = self._batch_candidates()
         return messages.Start(
             model=str(self.model.path.absolute()),
             layers=list(self.spec.layers),
@@ -107,7 +107,8 @@ class Job:
             gpus=[],  # each engine process has its own
             tp_size=self.groups[0].tp_size,
             ep_size=self.groups[0].ep_size,
-            max_batch_tokens=max(asked, int(plan.lengths.max(initial=1))),
+            max_batch_tokens=max(*candidates, int(plan.lengths.max(initial=1))),
+            batch_candidates=candidates,
             store=str(self.store.absolute()),
             spec_digest=self.spec_digest,
             tokens_digest=tokens_digest,
@@ -118,6 +119,13 @@ class Job:
             trace=str(self.settings.trace) if self.settings.trace else None,
             parent_pid=os.getpid(),
         )
+
+    def _batch_candidates(self) -> list[int]:
+        """Return how many tokens a batch may have: one number, or several to try."""
+        asked = self.settings.max_batch_tokens
+        if asked == "auto" and self.device == "cuda":
+            return list_candidates(self.spec.bytes_per_token, self.settings.max_in_flight_bytes)
+        return [CPU_BATCH_TOKENS if asked == "auto" else asked]
 
     def _default_encode_threads(self) -> int:
         # Most of the time that object storage takes is waiting.

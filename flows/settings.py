@@ -104,8 +104,10 @@ class Resources(BaseSettings):
         title="Tokenizer processes",
         description="unset is one a core, at most 16; for a few megabytes none beside the run itself",
     )
-    max_batch_tokens: int | None = Field(
-        default=None, ge=1, title="Batch", description="tokens in one forward; unset is chosen for the device"
+    max_batch_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto",
+        title="Batch",
+        description="tokens in one forward; auto: on a GPU the first run of a model tries sizes, on a CPU 2,048",
     )
     unit_tokens: int = Field(
         default=1_000_000, ge=1, title="Unit of work", description="tokens an engine is given at a time, about"

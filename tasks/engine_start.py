@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
+from storage.specs import StateSpec
 from tasks import messages
+from tasks.batch_search import choose_batch_tokens
 from tasks.channel import Channel
-from tasks.engine.base import EngineOptions, ReadableEngine
+from tasks.engine.base import Engine, EngineOptions, ReadableEngine
 from tasks.engine.canary import CANARY_TOKENS, check_engine, fits_twice, reference_options
 from tasks.engine.errors import EngineError
 from tasks.engine.layers import LayerId
@@ -39,6 +41,18 @@ def start_engine(start: messages.Start, storage_dtype: str, channel: Channel) ->
     _check(engine)
     channel.send(messages.Phase(_READY[start.device]))
     return engine
+
+
+def find_batch_tokens(start: messages.Start, engine: Engine, spec: StateSpec, channel: Channel) -> int:
+    """Return how many tokens a batch may have: as `start` says, or the best of several that it names."""
+    room = min(start.max_batch_tokens, engine.options.max_batch_tokens)
+    candidates = [size for size in start.batch_candidates if size <= room] or [room]
+    if len(candidates) == 1:
+        return candidates[0]
+    channel.send(messages.Phase("look for the best size of batches"))
+    chosen = choose_batch_tokens(engine, spec, read_model(engine.options.model).vocab_size, candidates)
+    channel.send(messages.Phase(f"batches of up to {chosen:,} tokens"))
+    return chosen
 
 
 def _check(engine: ReadableEngine) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 class Start:
     """First message to the worker: what to load and where to write.
 
-    Paths are strings, layers a list of ids, `gpus` the UUIDs of the GPUs that the worker is to claim.
+    Paths are strings, layers a list of ids, `gpus` the UUIDs of the GPUs that the worker is to claim. The tokens of a
+    batch are found among `batch_candidates`, if there are any; `max_batch_tokens` is what the engine has room for.
     """
 
     model: str
@@ -22,6 +23,7 @@ class Start:
     tp_size: int
     ep_size: int
     max_batch_tokens: int
+    batch_candidates: list[int]
     store: str
     spec_digest: str
     tokens_digest: str

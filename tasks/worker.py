@@ -25,7 +25,7 @@ from tasks.clocks import make_clock
 from tasks.engine.base import Engine
 from tasks.engine.claims import claim_devices
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
-from tasks.engine_start import start_engine
+from tasks.engine_start import find_batch_tokens, start_engine
 from tasks.faults import Fault, flag_rows
 from tasks.inbox import Inbox
 from tasks.landing import make_landing
@@ -71,9 +71,9 @@ class Worker:
         self._hashes = tokens.sample_hashes
         self._lengths = np.diff(tokens.offsets)
         self._store = store
-        self._max_batch_tokens = start.max_batch_tokens
         self._recheck_share = start.recheck_fraction
         self.engine: Engine = start_engine(start, store.spec.dtype.states, channel)
+        self._max_batch_tokens = find_batch_tokens(start, self.engine, store.spec, channel)
         self._clock = make_clock(start.device)
         self._memory = MemoryWatch(start.max_growth_bytes)
         self._units = OpenUnits(self._tell_done)

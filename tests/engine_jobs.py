@@ -62,6 +62,7 @@ def make_engine_job(
         tp_size=1,
         ep_size=1,
         max_batch_tokens=max_batch_tokens,
+        batch_candidates=[max_batch_tokens],
         store=str(store),
         spec_digest=spec.digest(),
         tokens_digest=tokens.digest,

@@ -11,6 +11,7 @@ import json
 import operator
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,8 @@ class SGLangEngine:
         self._hooked: dict[object, torch.Tensor] = {}
         try:
             self._runner = _load_runner(options, self._architecture, rank, port)
+            room = int(self._runner.max_total_num_tokens)  # less than was asked for where memory is short
+            self.options = replace(options, max_batch_tokens=min(options.max_batch_tokens, room))
             self._install_capture()
         except BaseException:
             _leave_process_groups()
