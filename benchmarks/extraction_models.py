@@ -140,7 +140,7 @@ def make_subject(folder: Path, store: Path, lengths: Sequence[int], device: str,
     start = messages.Start(**fields | settings)
     said, channel = _listen()
     worker = Worker(start, channel, tokens, open_store(store, digest), _end)
-    engine = worker.engine = GaugedEngine(worker.engine)
+    engine = worker.launcher.engine = GaugedEngine(worker.launcher.engine)
     return Subject(model, tokens, open_store(store, digest), worker, engine, said, start)
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from storage.errors import ChecksumError, CorruptObjectError, TornObjectError
-from storage.planes import encode_planes, split_planes
+from storage.planes import block_rows, encode_planes, split_planes
 
 TOKENS_PER_CHUNK = 256
 # Blosc's own block size cuts the exponent plane into pieces too small for zstd: ratio 1.24 instead of 1.42.
@@ -74,8 +74,22 @@ def encode_chunk(rows: npt.NDArray[Any], *, has_repeats: bool = False) -> bytes:
         rows: [at most TOKENS_PER_CHUNK, width], little-endian; rows of zeros follow up to TOKENS_PER_CHUNK.
         has_repeats: as in `planes.encode_planes`.
     """
-    planes = split_planes(rows, TOKENS_PER_CHUNK, BLOCK_BYTES)
-    return add_checksum(encode_planes(planes, len(rows), has_repeats=has_repeats))
+    return encode_split_chunk(split_planes(rows, TOKENS_PER_CHUNK, BLOCK_BYTES), len(rows), has_repeats=has_repeats)
+
+
+def encode_split_chunk(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: bool = False) -> bytes:
+    """Encode one inner chunk whose bytes are split as `planes.split_planes` does it."""
+    return add_checksum(encode_planes(planes, num_rows, has_repeats=has_repeats))
+
+
+def split_shape(num_tokens: int, num_captured: int, width: int, itemsize: int) -> tuple[int, ...]:
+    """Return the shape of a sample of which all inner chunks are split.
+
+    Returns:
+        (token-chunks, layers, blocks of a chunk, bytes of a value, rows of a block, width).
+    """
+    in_block = block_rows(TOKENS_PER_CHUNK, width * itemsize, BLOCK_BYTES)
+    return (chunk_count(num_tokens), num_captured, TOKENS_PER_CHUNK // in_block, itemsize, in_block, width)
 
 
 def decode_chunk(

@@ -1,6 +1,6 @@
 """Loose objects: one Zarr group a sample, committed as a whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
-from storage.codecs import TOKENS_PER_CHUNK, chunk_count, crc32c, encode_chunk, join_checksum
+from storage.codecs import (
+    TOKENS_PER_CHUNK,
+    chunk_count,
+    crc32c,
+    encode_chunk,
+    encode_split_chunk,
+    join_checksum,
+    split_shape,
+)
 from storage.columns import DOCUMENT, Column, chunk_key, write_column
 from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
@@ -42,6 +50,10 @@ class ObjectInfo:
     existed: bool
 
 
+# Encoded inner chunks in C order, and how far they are from what was given.
+Encoded = tuple[Iterator[bytes], RoundingError | None]
+
+
 class ObjectWriter:
     """Write loose objects of one spec; may be shared by threads, and encoding releases the GIL.
 
@@ -67,30 +79,63 @@ class ObjectWriter:
             SampleShapeError, SpecError: the arrays do not fit each other or the spec.
             StoreFullError, StoreReadOnlyError: the store cannot be written.
         """
-        states = self._checked(input_ids, hidden_states)
-        name = sample_hash(input_ids)
-        final = object_path(self._store, self._digest, name)
-        if has_group(final):
-            return ObjectInfo(name, len(input_ids), states.nbytes, folder_bytes(final), existed=True)
-        with staging(self._store, lambda: states.nbytes) as staged:
-            self._write_group(staged, name, input_ids, states)
-            stored_bytes = folder_bytes(staged)
-            folder = commit(staged, final, self._store)
-        return ObjectInfo(name, len(input_ids), states.nbytes, stored_bytes, existed=folder is None)
+        spec = self._spec
+        self._check_shape(input_ids, hidden_states, (len(input_ids), spec.num_captured, spec.hidden_size))
+        states = bits_of(hidden_states, spec)
 
-    def _checked(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        def encode() -> Encoded:
+            rounded, error = round_states(states, spec)
+            return _encode_chunks(rounded, spec.layers), error
+
+        return self._write(input_ids, encode)
+
+    def write_split(self, input_ids: npt.NDArray[np.int32], planes: npt.NDArray[np.uint8]) -> ObjectInfo:
+        """Store one sample whose bytes are split already, as `write` does; the spec stores its states exactly.
+
+        Args:
+            input_ids: int32[num_tokens].
+            planes: uint8 of the shape `codecs.split_shape`: of each inner chunk those of `planes.split_planes`.
+
+        Raises:
+            SampleShapeError: the arrays do not fit each other or the spec.
+            StoreFullError, StoreReadOnlyError: the store cannot be written.
+        """
+        spec = self._spec
+        expected = split_shape(len(input_ids), spec.num_captured, spec.hidden_size, spec.stored_dtype.itemsize)
+        self._check_shape(input_ids, planes, expected)
+        return self._write(input_ids, lambda: (_encode_split_chunks(planes, len(input_ids), spec.layers), None))
+
+    def _check_shape(
+        self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any], expected: tuple[int, ...]
+    ) -> None:
         if input_ids.ndim != 1 or not len(input_ids):
             raise SampleShapeError(f"input_ids have shape {input_ids.shape}; give [num_tokens] with at least one token")
-        expected = (len(input_ids), self._spec.num_captured, self._spec.hidden_size)
         if hidden_states.shape != expected:
             raise SampleShapeError(
                 f"hidden_states have shape {hidden_states.shape}; {expected} was expected from ids and spec"
             )
-        return bits_of(hidden_states, self._spec)
 
-    def _write_group(self, folder: Path, name: str, input_ids: npt.NDArray[np.int32], states: npt.NDArray[Any]) -> None:
-        rounded, error = round_states(states, self._spec)
-        shard = _Shard(rounded, self._spec.layers)
+    def _write(self, input_ids: npt.NDArray[np.int32], encode: Callable[[], Encoded]) -> ObjectInfo:
+        raw_bytes = len(input_ids) * self._spec.bytes_per_token
+        name = sample_hash(input_ids)
+        final = object_path(self._store, self._digest, name)
+        if has_group(final):
+            return ObjectInfo(name, len(input_ids), raw_bytes, folder_bytes(final), existed=True)
+        with staging(self._store, lambda: raw_bytes) as staged:
+            self._write_group(staged, name, input_ids, *encode())
+            stored_bytes = folder_bytes(staged)
+            folder = commit(staged, final, self._store)
+        return ObjectInfo(name, len(input_ids), raw_bytes, stored_bytes, existed=folder is None)
+
+    def _write_group(
+        self,
+        folder: Path,
+        name: str,
+        input_ids: npt.NDArray[np.int32],
+        chunks: Iterator[bytes],
+        error: RoundingError | None,
+    ) -> None:
+        shard = _Shard(chunks)
         write_file(folder, f"hidden_states/{chunk_key(0, 3)}", shard.parts())
         write_column(folder / "input_ids", input_ids.astype("<i4", copy=False))
         documents = loose_documents(self._spec, self._digest, name, len(input_ids), shard.checksum, error)
@@ -153,21 +198,29 @@ def _checksum_of(error: RoundingError) -> int:
 class _Shard:
     """The bytes of a sample's one shard, and the checksum over those of its inner chunks once they have been taken."""
 
-    def __init__(self, states: npt.NDArray[Any], layers: Sequence[LayerId]) -> None:
-        self._states = states
-        self._layers = layers
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
         self.checksum = 0
 
     def parts(self) -> Iterator[bytes]:
         index = ShardIndex()
-        for encoded in self._encoded_chunks():
+        for encoded in self._chunks:
             index.append(len(encoded))
             self.checksum = join_checksum(encoded, self.checksum)
             yield encoded
         yield index.encode(len(index))
 
-    def _encoded_chunks(self) -> Iterator[bytes]:
-        for chunk in range(chunk_count(len(self._states))):
-            rows = self._states[chunk * TOKENS_PER_CHUNK : (chunk + 1) * TOKENS_PER_CHUNK]
-            for slot, layer in enumerate(self._layers):
-                yield encode_chunk(rows[:, slot], has_repeats=layer == 0)
+
+def _encode_chunks(states: npt.NDArray[Any], layers: Sequence[LayerId]) -> Iterator[bytes]:
+    """Encode the inner chunks of states [num_tokens, num_captured, width] as they lie on disk."""
+    for first in range(0, len(states), TOKENS_PER_CHUNK):
+        rows = states[first : first + TOKENS_PER_CHUNK]
+        for slot, layer in enumerate(layers):
+            yield encode_chunk(rows[:, slot], has_repeats=layer == 0)
+
+
+def _encode_split_chunks(planes: npt.NDArray[np.uint8], num_tokens: int, layers: Sequence[LayerId]) -> Iterator[bytes]:
+    for number, chunk in enumerate(planes):
+        num_rows = min(TOKENS_PER_CHUNK, num_tokens - number * TOKENS_PER_CHUNK)
+        for slot, layer in enumerate(layers):
+            yield encode_split_chunk(chunk[slot], num_rows, has_repeats=layer == 0)

@@ -11,7 +11,7 @@ class Landed:
     """States of one sample on the host.
 
     Attributes:
-        states: [num_tokens, num_captured, hidden_size] in the storage dtype; to be read after `wait`.
+        states: to be read after `wait`.
     """
 
     def __init__(

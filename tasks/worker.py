@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import StorageError
 from storage.objects import ObjectInfo, ObjectWriter
 from storage.paths import store_path
@@ -26,16 +27,16 @@ from tasks.engine.base import Engine
 from tasks.engine.claims import claim_devices
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine_start import find_batch_tokens, start_engine
-from tasks.faults import Fault, flag_rows
+from tasks.faults import Fault
 from tasks.inbox import Inbox
 from tasks.landing import make_landing
+from tasks.launcher import Launcher
 from tasks.lifeline import tie_to_parent
 from tasks.memory import MemoryWatch
 from tasks.open_units import OpenUnit, OpenUnits
-from tasks.rechecks import recheck
 from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.trace import Trace
-from tasks.write_path import Batch, WritePath
+from tasks.write_path import WritePath
 from tasks.writer import Sample, StateWriter
 
 Ids = npt.NDArray[np.int32]
@@ -52,7 +53,7 @@ class Worker:
         on_error: called, on any thread, with what ends the write path.
 
     Attributes:
-        engine: the engine.
+        launcher: launches batches on the engine.
         landing: where its states come to the host.
         writer: what stores them.
         trace: the timeline.
@@ -71,25 +72,28 @@ class Worker:
         self._hashes = tokens.sample_hashes
         self._lengths = np.diff(tokens.offsets)
         self._store = store
-        self._recheck_share = start.recheck_fraction
-        self.engine: Engine = start_engine(start, store.spec.dtype.states, channel)
-        self._max_batch_tokens = find_batch_tokens(start, self.engine, store.spec, channel)
-        self._clock = make_clock(start.device)
+        self._engine: Engine = start_engine(start, store.spec.dtype.states, channel)
+        self._max_batch_tokens = find_batch_tokens(start, self._engine, store.spec, channel)
+        clock = make_clock(start.device)
         self._memory = MemoryWatch(start.max_growth_bytes)
         self._units = OpenUnits(self._tell_done)
         self.trace = Trace(Path(start.trace) if start.trace else None, f"engine {' '.join(start.gpus) or start.device}")
-        # A whole batch fits, so that a sample always does.
-        batch_bytes = start.max_batch_tokens * store.spec.bytes_per_token
+        # Where cores are dear; but how far lossy states are from what was given is measured on the host.
+        splits = start.device == "cuda" and store.spec.is_exact
+        self.launcher = Launcher(self._engine, clock, recheck_share=start.recheck_fraction, splits=splits)
+        # A whole batch fits, so that a sample always does, filled up to whole token-chunks.
+        batch_bytes = (start.max_batch_tokens + TOKENS_PER_CHUNK) * store.spec.bytes_per_token
         self.landing = make_landing(start.device, max(start.max_in_flight_bytes, batch_bytes))
+        objects = ObjectWriter(store.path, store.spec)
         self.writer = StateWriter(
-            ObjectWriter(store.path, store.spec),
+            objects.write_split if splits else objects.write,
             threads=start.encode_threads,
             on_commit=self._tell_committed,
             trace=self.trace,
         )
         self._path = WritePath(
-            self.engine.options,
-            self._clock,
+            self._engine.options,
+            clock,
             self.landing,
             self.writer,
             self._units,
@@ -125,7 +129,7 @@ class Worker:
     def close(self) -> None:
         """Free the engine and end the threads, after what they do now."""
         self._path.close()
-        self.engine.close()
+        self._engine.close()
         self.trace.close()
 
     def _missing(self, samples: Sequence[int]) -> list[int]:
@@ -141,7 +145,7 @@ class Worker:
         """Run samples in batches; returns what is left once the device turned out to hold less than thought."""
         budget = self._max_batch_tokens
         lengths = self._lengths[todo].tolist()
-        batches = make_batches(lengths, max_tokens=budget, max_sequences=self.engine.options.max_sequences)
+        batches = make_batches(lengths, max_tokens=budget, max_sequences=self._engine.options.max_sequences)
         for number, batch in enumerate(batches, start=1):
             self._run_batch([Sample(unit, todo[place], self._tokens.input_ids(todo[place])) for place in batch])
             if self._max_batch_tokens < budget:
@@ -153,7 +157,7 @@ class Worker:
         self._channel.send(messages.BatchStarted(sum(len(sample.input_ids) for sample in batch)))
         failure: EngineOutOfMemoryError | EngineStateError | None = None
         try:
-            computed = self._compute(batch)
+            computed = self.launcher.launch(batch, [self._hashes[sample.index] for sample in batch])
         except (EngineOutOfMemoryError, EngineStateError) as error:
             failure = error
         if failure is None:
@@ -161,20 +165,10 @@ class Worker:
         else:
             self._split(batch, failure)
 
-    def _compute(self, batch: list[Sample]) -> Batch:
-        """Launch the forward and what checks its states; on a GPU this returns before they are computed."""
-        began = self._clock.mark()
-        sequences = [sample.input_ids for sample in batch]
-        states = self.engine.forward(sequences)
-        flags = flag_rows(states, self.engine.options.layers)
-        hashes = [self._hashes[sample.index] for sample in batch]
-        rechecks = recheck(self.engine, sequences, states, hashes, self._recheck_share)
-        return Batch(batch, states, flags, rechecks, began, self._clock.mark())
-
     def _split(self, batch: list[Sample], error: EngineOutOfMemoryError | EngineStateError) -> None:
         """Run a batch that failed in halves, down to the sample at fault; remember the size of a half that may fit."""
         is_crowded = isinstance(error, EngineOutOfMemoryError)
-        if is_crowded and self.engine.options.device == "cuda" and self._path.empty_device():
+        if is_crowded and self._engine.options.device == "cuda" and self._path.empty_device():
             self._run_batch(batch)  # others had the room
             return
         if len(batch) == 1:

@@ -29,7 +29,7 @@ class Batch:
 
     Attributes:
         samples: one after the other, all of one unit.
-        states: [num_tokens, num_captured, hidden_size].
+        states: those of each sample, as the writer takes them.
         flags: those of `faults.flag_rows`.
         rechecks: place in `samples` -> how far each layer is from that of the sample alone: float64[num_captured].
         began: when the device began with it, a mark of the clock.
@@ -37,7 +37,7 @@ class Batch:
     """
 
     samples: Sequence[Sample]
-    states: torch.Tensor
+    states: Sequence[torch.Tensor]
     flags: torch.Tensor
     rechecks: dict[int, torch.Tensor]
     began: Any
@@ -172,13 +172,11 @@ class WritePath:
         self._measure(batch, held_seconds)
         with self._trace.span("copy", tokens=sum(batch.lengths)):
             faults = self._find_faults(batch)
-            row = 0
-            for sample, fault, length in zip(batch.samples, faults, batch.lengths, strict=True):
+            for sample, fault, states in zip(batch.samples, faults, batch.states, strict=True):
                 if fault is None:
-                    self._writer.submit(sample, self._landing.land(batch.states[row : row + length]))
+                    self._writer.submit(sample, self._landing.land(states))
                 else:
                     self._on_fault(sample, fault)
-                row += length
             self._landing.finish()
         with self._changed:
             self._batches.popleft()

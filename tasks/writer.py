@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from storage.objects import ObjectInfo, ObjectWriter
+from storage.objects import ObjectInfo
 from tasks.landing import Landed
 from tasks.trace import Trace
 
@@ -31,7 +32,7 @@ class StateWriter:
     """Commits samples on a pool of threads.
 
     Args:
-        objects: where samples go.
+        write: stores a sample: `ObjectWriter.write`, or `write_split` for states that were split on the device.
         threads: encoders.
         on_commit: called on an encoder thread for each sample that is in the store.
         trace: gets a span a sample.
@@ -43,13 +44,13 @@ class StateWriter:
 
     def __init__(
         self,
-        objects: ObjectWriter,
+        write: Callable[[npt.NDArray[np.int32], npt.NDArray[Any]], ObjectInfo],
         *,
         threads: int,
         on_commit: Callable[[Sample, ObjectInfo], None],
         trace: Trace,
     ) -> None:
-        self._objects = objects
+        self._write_sample = write
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encode")
         self._on_commit = on_commit
         self.on_error: Callable[[BaseException], None] = _raise
@@ -81,7 +82,7 @@ class StateWriter:
     def _store(self, sample: Sample, landed: Landed) -> ObjectInfo:
         try:
             view = _VIEWS.get(landed.states.dtype, landed.states.dtype)
-            return self._objects.write(sample.input_ids, landed.states.view(view).numpy())
+            return self._write_sample(sample.input_ids, landed.states.view(view).numpy())
         finally:
             landed.give_back()
 

@@ -68,7 +68,7 @@ def loaded(
     """Load one engine for all tests; each test puts it into a worker of its own."""
     job = make_engine_job(tmp_path_factory.mktemp("loaded") / "store", tiny_model("llama"), LENGTHS, MAX_BATCH_TOKENS)
     worker = Worker(job.start, Channel(pipe[1]), job.tokens, job.store)
-    yield worker.engine
+    yield worker._engine
     worker.close()
 
 

@@ -66,7 +66,7 @@ class Storing:
         self.threads: set[str] = set()
         self._lock = threading.Lock()
         self.landing = CpuLanding(room_bytes)
-        self._writer = StateWriter(objects, threads=threads, on_commit=self._commit, trace=Trace(None))
+        self._writer = StateWriter(objects.write, threads=threads, on_commit=self._commit, trace=Trace(None))
         self._writer.on_error = self.errors.append
 
     def submit(self, ids: npt.NDArray[np.int32], states: torch.Tensor) -> None:
