@@ -134,13 +134,13 @@ call_large() {
 }
 
 call_tests() {
+  compile_marlin
   if [ -n "${TESTS:-}" ]; then # only those that this expression chooses
     run_tests "$(nproc)" "$TESTS"
     return
   fi
   # What needs two GPUs first; then what may wait for nvcc, which compiles Marlin meanwhile where no call did before.
   local small='not large and not real_model and not whole_flow'
-  compile_marlin
   run_tests $(($(nproc) * 5 / 4)) "$small and (two_gpus or rank_lost or deterministic)"
   run_tests $(($(nproc) * 5 / 4)) "$small and not (two_gpus or rank_lost or deterministic)"
 }
@@ -157,7 +157,7 @@ call_long() {
 extract() { # ARGUMENT...
   "$PYTHON" benchmarks/extract.py "$KEPT/extraction" --budget-seconds "$(left)" --least-seconds 60 \
     --results "$KEPT"/results ${DRY_RUN:+--device cpu --small --rounds 1} "$@" 2>&1 |
-    tee "$KEPT/logs/extract.log" | grep -v -e '^Loading' -e Multi-thread || true
+    tee "$KEPT/logs/extract.log" | grep --line-buffered -v -e '^Loading' -e Multi-thread || true
 }
 
 compile_marlin() { # nvcc needs five minutes a module; in a session of its own it may outlive this call
