@@ -127,6 +127,7 @@ class WritePath:
                 return
             self._error = error
             self._changed.notify_all()
+        self._units.wake()
         self._on_error(error)
 
     def raise_error(self) -> None:
