@@ -16,20 +16,19 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from contenders import Contenders
+from disks import measure_commits, measure_disk
 from extraction_models import NAMES, Subject, draw_lengths, make_model, make_subject
+from extraction_table import format_table
 from gauges import Reading
 from record import RESULTS, write_result
 
 from storage.checks import check_store
 from tasks import messages
 from tasks.trace import begin_trace
-
-DISK_FILES = 8
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -78,12 +77,14 @@ def measure_model(name: str, folder: Path, given: argparse.Namespace, deadline: 
             "encode_threads": subject.start.encode_threads,
             "pinned_bytes": subject.worker.landing.ring.capacity_bytes if given.device == "cuda" else 0,
             "ways": {name: _join(rows) for name, rows in rounds.items()},
+            "commits_per_second": measure_commits(folder / "commits", subject.start.encode_threads),
             "checked": check(subject, contenders, len(lengths)),
         }
     finally:
         contenders.close()
         subject.close()
-    found["ratios"] = _ratios(rounds)
+    found["ratios"] = _ratios(rounds, "tokens_per_second")
+    found["cpu_ratios"] = _ratios(rounds, "tokens_per_cpu_second")
     return found
 
 
@@ -123,6 +124,7 @@ def describe(subject: Subject, contenders: Contenders, name: str, reading: Readi
     stored = contenders.stored_bytes(name)
     return {
         "tokens_per_second": num_tokens / reading.seconds,
+        "tokens_per_cpu_second": num_tokens / reading.cpu_seconds,
         "raw_gb_per_second": raw / reading.seconds / 1e9,
         "stored_gb_per_second": stored / reading.seconds / 1e9,
         "stored_bytes": stored,
@@ -162,61 +164,6 @@ def check(subject: Subject, contenders: Contenders, count: int) -> dict[str, Any
     }
 
 
-def measure_disk(folder: Path, num_bytes: int) -> dict[str, float]:
-    """Write so many random bytes into a few files at once, each synced, and remove them."""
-    piece = os.urandom(1 << 20)
-    count = max(1, num_bytes // DISK_FILES // len(piece))
-
-    def write(number: int) -> None:
-        with (folder / f"disk-{number}").open("wb") as file:
-            for _ in range(count):
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(DISK_FILES) as pool:
-        list(pool.map(write, range(DISK_FILES)))
-    seconds = time.perf_counter() - began
-    for number in range(DISK_FILES):
-        (folder / f"disk-{number}").unlink()
-    return {"stored_gb_per_second": DISK_FILES * count * len(piece) / seconds / 1e9, "seconds": seconds}
-
-
-def format_table(name: str, found: Mapping[str, Any]) -> str:
-    """Return the figures of one model as a table."""
-    lines = [
-        f"### {name}: {found['samples']} samples, {found['tokens']:,} tokens of {found['bytes_per_token']:,} bytes",
-        "| way | tokens/s | of the forward | GB/s raw | GB/s stored | ratio | idle | cores | peak memory |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for way, row in found["ways"].items():
-        if way == "disk":
-            lines.append(f"| disk, synced | | | | {_median(row, 'stored_gb_per_second'):.2f} | | | | |")
-            continue
-        stored = _median(row, "stored_gb_per_second")
-        lines.append(
-            f"| {way} | {_median(row, 'tokens_per_second'):,.0f} | {found['ratios'][way]:.3f} "
-            f"| {_median(row, 'raw_gb_per_second'):.3f} | {f'{stored:.3f}' if stored else ''} "
-            f"| {_median(row, 'ratio'):.2f} | {_median(row, 'idle_share'):.1%} | {_median(row, 'cores'):.1f} "
-            f"| {_median(row, 'peak_memory_bytes') / 1e9:.1f} GB |"
-        )
-    ours, checked = found["ways"]["ours"], found["checked"]
-    lines.append(
-        f"\nours: {_median(ours, 'encode_cores'):.2f} cores encode; waited for the writing "
-        f"{_median(ours, 'waited_seconds'):.2f} s of {_median(ours, 'seconds'):.2f} s; first sample committed after "
-        f"{_median(ours, 'first_commit_seconds'):.2f} s; at most {_median(ours, 'in_flight_bytes') / 1e6:,.0f} MB in "
-        f"flight, {found['pinned_bytes'] / 1e6:,.0f} MB pinned; {checked['samples']} samples checked, "
-        f"{checked['missing']} missing, {checked['findings']} findings; {found['padding_share']:.0%} of the padded "
-        "rows is padding\n"
-    )
-    return "\n".join(lines)
-
-
-def _median(row: Mapping[str, Mapping[str, float]], key: str) -> float:
-    return row[key]["median"]
-
-
 def _join(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Return median, extremes and number of rounds of each figure."""
     return {
@@ -230,9 +177,8 @@ def _join(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
-def _ratios(rounds: Mapping[str, list[dict[str, float]]]) -> dict[str, float]:
+def _ratios(rounds: Mapping[str, list[dict[str, float]]], key: str) -> dict[str, float]:
     """Return each way's speed where the forward's is 1: the median of the rounds' ratios."""
-    key = "tokens_per_second"
     return {
         name: statistics.median(row[key] / forward[key] for row, forward in zip(rows, rounds["forward"], strict=True))
         for name, rows in rounds.items()
