@@ -24,6 +24,8 @@ from tasks.engine.reference_engine import ReferenceEngine
 
 Ids = npt.NDArray[np.int32]
 PADDING = 2
+# In which ours is given its samples, so that one is written while the other is computed.
+UNITS = 2
 
 
 class Contenders:
@@ -130,8 +132,7 @@ class Contenders:
         return Path(str(objects_folder(self._subject.store.path, self._subject.store.spec_digest)))
 
     def _cut(self) -> list[list[int]]:
-        middle = len(self._sequences) // 2
-        return [list(range(middle)), list(range(middle, len(self._sequences)))]
+        return [part.tolist() for part in np.array_split(np.arange(len(self._sequences)), UNITS)]
 
     def _batches(self, sequences: Sequence[Ids]) -> list[list[Ids]]:
         lengths = [len(ids) for ids in sequences]

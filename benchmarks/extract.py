@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contenders import Contenders
+from contenders import UNITS, Contenders
 from disks import measure_commits, measure_disk
 from extraction_models import NAMES, Subject, draw_lengths, make_model, make_subject
 from extraction_table import format_table
@@ -138,6 +138,8 @@ def describe(subject: Subject, contenders: Contenders, name: str, reading: Readi
 
 def describe_ours(subject: Subject, encoded: float, began: float, reading: Reading) -> dict[str, float]:
     """Return what else is known of our way."""
+    while sum(isinstance(message, messages.UnitDone) for _, message in subject.said) < UNITS:
+        time.sleep(0.001)  # until all that was said has been heard
     said = list(subject.said)
     commits = [at for at, message in said if isinstance(message, messages.Committed)]
     waited = sum(message.wait_seconds for _, message in said if isinstance(message, messages.UnitDone))

