@@ -1,6 +1,7 @@
 """Loose objects: one Zarr group a sample, committed as a whole."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,20 +53,27 @@ class ObjectInfo:
 
 # Encoded inner chunks in C order, and how far they are from what was given.
 Encoded = tuple[Iterator[bytes], RoundingError | None]
+Span = Callable[[str], AbstractContextManager[None]]
 
 
 class ObjectWriter:
     """Write loose objects of one spec; may be shared by threads, and encoding releases the GIL.
 
+    Args:
+        store_path: the store.
+        spec: of the states.
+        span: what times the parts of a write, `encode` and `commit`.
+
     Raises:
         StoreNotFoundError, NotAStoreError, StoreVersionError: `store_path` is no store of this version.
     """
 
-    def __init__(self, store_path: StorePath, spec: StateSpec) -> None:
+    def __init__(self, store_path: StorePath, spec: StateSpec, span: Span = lambda _: nullcontext()) -> None:
         check_version(store_path)
         self._store = store_path
         self._spec = spec
         self._digest = spec.digest()
+        self._span = span
 
     def write(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> ObjectInfo:
         """Store one sample, wholly or not at all; on disk when this returns.
@@ -122,9 +130,11 @@ class ObjectWriter:
         if has_group(final):
             return ObjectInfo(name, len(input_ids), raw_bytes, folder_bytes(final), existed=True)
         with staging(self._store, lambda: raw_bytes) as staged:
-            self._write_group(staged, name, input_ids, *encode())
+            with self._span("encode"):
+                self._write_group(staged, name, input_ids, *encode())
             stored_bytes = folder_bytes(staged)
-            folder = commit(staged, final, self._store)
+            with self._span("commit"):
+                folder = commit(staged, final, self._store)
         return ObjectInfo(name, len(input_ids), raw_bytes, stored_bytes, existed=folder is None)
 
     def _write_group(

@@ -84,7 +84,7 @@ class Worker:
         # A whole batch fits, so that a sample always does, filled up to whole token-chunks.
         batch_bytes = (start.max_batch_tokens + TOKENS_PER_CHUNK) * store.spec.bytes_per_token
         self.landing = make_landing(start.device, max(start.max_in_flight_bytes, batch_bytes))
-        objects = ObjectWriter(store.path, store.spec)
+        objects = ObjectWriter(store.path, store.spec, self.trace.span)
         self.writer = StateWriter(
             objects.write_split if splits else objects.write,
             threads=start.encode_threads,

@@ -23,7 +23,7 @@ def test_all_ways_are_run_and_what_ours_leaves_is_whole(tmp_path, capsys) -> Non
     spans = {
         line.split('"name":"')[1].split('"')[0] for line in trace.with_suffix(".llama-8b.json").open() if '"X"' in line
     }
-    assert spans == {"forward", "wait", "copy", "write"}
+    assert spans == {"forward", "wait", "copy", "write", "encode", "commit"}
     assert not (tmp_path / "bench" / "llama-8b").exists()
 
 
