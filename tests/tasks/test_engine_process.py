@@ -107,6 +107,21 @@ class TestTwoEngines:
         assert sum(not message.existed for message in committed) == 12
         assert pid_of(engines[0]) == pid, "the engine lives on when the thread that first called it has ended"
 
+    def test_a_unit_begins_once_the_one_before_is_computed_and_each_hears_its_own_end(
+        self, engines: list[EngineProcess]
+    ) -> None:
+        heard: list[messages.Message] = []
+        with ThreadPoolExecutor(3) as pool:
+            units = []
+            for samples in ([0, 1], [2, 3, 4], [5]):
+                computed = threading.Event()
+                units.append(pool.submit(engines[0].run_unit, samples, heard.append, computed.set))
+                assert computed.wait(60)
+            done = [unit.result() for unit in units]
+        numbers = [unit.number for unit in done]
+        assert numbers == list(range(numbers[0], numbers[0] + 3))
+        assert len([message for message in heard if isinstance(message, messages.Committed)]) == 6
+
     def test_an_engine_sees_no_gpu_and_no_terminal(self, engines: list[EngineProcess]) -> None:
         child = psutil.Process(pid_of(engines[0]))
         environment = child.environ()
