@@ -49,11 +49,32 @@ SCHEMES = {
 QUANTIZED_MODELS: dict[str, tuple[str, str]] = {
     f"{base}-{scheme}": (base, scheme)
     for scheme, bases in {
-        "fp8-block": ("llama", "qwen3", "qwen3-moe", "deepseek-v3"),
-        "fp8-channel": ("llama", "qwen3-moe"),
+        "fp8-block": ("llama", "qwen3", "qwen3-moe", "deepseek-v3", "minimax-m2"),
+        "fp8-channel": (
+            "llama",
+            "qwen3-moe",
+            "mistral",
+            "phi3",
+            "qwen2",
+            "qwen2-moe",
+            "gemma3",
+            "glm4-moe",
+            "deepseek-v2-lite",
+        ),
         "fp8-tensor": ("llama",),
-        "packed": ("llama", "qwen3-moe"),
-        "packed-experts": ("kimi-k2",),
+        "packed": (
+            "llama",
+            "qwen3-moe",
+            "mistral",
+            "phi3",
+            "qwen2",
+            "qwen3",
+            "qwen2-moe",
+            "gemma3",
+            "glm4-moe",
+            "minimax-m2",
+        ),
+        "packed-experts": ("kimi-k2", "deepseek-v3", "deepseek-v2-lite"),
         "gptq": ("llama", "qwen3-moe"),
         "awq": ("llama", "qwen3-moe"),
     }.items()
@@ -61,7 +82,9 @@ QUANTIZED_MODELS: dict[str, tuple[str, str]] = {
 }
 # SGLang's Llama looks for their scales under another name, and goes on without them.
 REFUSED = ("llama-fp8-block",)
-LINEAR = re.compile(r"(?P<module>.*\.(q|k|v|o|q_a|q_b|kv_b|gate|up|down)_proj|.*\.kv_a_proj_with_mqa)\.weight")
+LINEAR = re.compile(
+    r"(?P<module>.*\.(q|k|v|o|qkv|q_a|q_b|kv_b|gate|up|gate_up|down)_proj|.*\.kv_a_proj_with_mqa)\.weight"
+)
 NOT_EXPERTS = re.compile(r".*(self_attn|shared_experts|mlp\.(gate|up|down)_proj).*")
 
 
