@@ -27,6 +27,7 @@ _HOMES = {
 }
 
 _prefect_defaults.apply()
+_prefect_defaults.quiet_notebook()
 
 
 def __getattr__(name: str) -> Any:

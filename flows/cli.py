@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from flows import commands, store_commands
+from flows import commands, deploy_commands, store_commands
 from flows.errors import SettingsError
 from flows.prefect_defaults import quiet_console
 from flows.preview import preview
@@ -88,6 +88,13 @@ def make_parser() -> argparse.ArgumentParser:
     _add_validate(_add_command(subparsers, "validate", store_commands.validate))
     _add_gc(_add_command(subparsers, "gc", store_commands.gc))
     _add_vocabulary(_add_command(subparsers, "vocabulary", vocabulary))
+    for name, command in (("deploy", deploy_commands.deploy), ("serve", deploy_commands.serve)):
+        parser_of_settings = _add_command(subparsers, name, command)
+        add_settings(parser_of_settings)
+        deploy_commands.add_nightly(parser_of_settings)
+    _add_command(subparsers, "undeploy", deploy_commands.undeploy)
+    deploy_commands.add_queues(_add_command(subparsers, "worker", deploy_commands.worker))
+    deploy_commands.add_address(_add_command(subparsers, "server", deploy_commands.server))
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=_store, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser

@@ -14,6 +14,7 @@ from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, print_line, print_pairs, progress_on_stderr, stdout_console
 from flows.progress import Counting, Progress, current_progress
 from flows.report import RunReport, summarize
+from flows.secret_block import secret_environment
 from flows.settings import Settings, explain_settings, load_settings
 from flows.settings_flags import given_settings
 from storage.paths import ObjectPath
@@ -40,7 +41,8 @@ def demo(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """Say what a run would compute and whether there is room for it; loads no model and writes nothing."""
     settings = load_settings(**given_settings(arguments))
-    with tempfile.TemporaryDirectory(prefix="aerie-plan-") as scratch, progress_on_stderr():
+    secrets = secret_environment(settings.secret_block)
+    with secrets, tempfile.TemporaryDirectory(prefix="aerie-plan-") as scratch, progress_on_stderr():
         job = prepare_job(settings, current_progress(print_line))
         tokens = _tokens(job, Path(scratch), current_progress(print_line))
         planned = make_plan(job.store, job.spec, tokens)
@@ -63,7 +65,7 @@ def settings(arguments: argparse.Namespace) -> int:
 
 
 def _extract(settings: Settings, *, as_json: bool) -> int:
-    with progress_on_stderr():
+    with secret_environment(settings.secret_block), progress_on_stderr():
         prepare_job(settings, current_progress(print_line))  # refuse before prefect is imported and its server started
         require_prefect()
         from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above

@@ -1,9 +1,19 @@
 """Flows over a store that exists: validate it, compact it, free what nobody needs."""
 
-from prefect import flow, get_run_logger
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, cast
 
+from prefect import flow, get_run_logger, runtime
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+from pydantic import Field
+
+from flows.board import Board
+from flows.form import STORE_PATTERN, titled
 from flows.prefect_defaults import tie_server
-from flows.progress import Counting, current_progress
+from flows.progress import Counting, Progress, run_progress
+from flows.secret_block import secret_environment
 from flows.store_field import StoreField
 from storage.file_checks import check_header
 from storage.findings import CheckReport
@@ -18,14 +28,23 @@ from tasks.validation import validate, validate_files
 tie_server()
 
 
+StorePlace = Annotated[StoreField, titled("Store", pattern=STORE_PATTERN)]
+SpecDigest = Annotated[str | None, titled("Spec digest")]
+SecretBlock = Annotated[str | None, titled("Secret block")]
+
+# What a run is called that has found damage: the check itself is complete.
+FINDINGS = "CompletedWithFindings"
+
+
 @flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)
 def validate_store(
-    store: StoreField,
-    spec_digest: str | None = None,
+    store: StorePlace,
+    spec_digest: SpecDigest = None,
     *,
-    fraction: float = 1.0,
-    threads: int | None = None,
-    repair: bool = False,
+    fraction: Annotated[float, Field(ge=0, le=1), titled("Share of the samples")] = 1.0,
+    threads: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, titled("Threads")] = None,
+    repair: Annotated[bool, titled("Repair")] = False,
+    secret_block: SecretBlock = None,
 ) -> CheckReport:
     """Check a store: header, specs, tokens artifacts, and the samples of all specs or of one.
 
@@ -35,19 +54,32 @@ def validate_store(
         fraction: share of the samples to check, chosen by their hashes: always the same ones.
         threads: that read and decode; one a core by default.
         repair: set aside what is bad, so that the next run makes it anew.
+        secret_block: of Prefect, with the AWS_* variables of a store in a bucket.
 
     Raises:
         StorageError: there is no such store or spec, or (repair) it cannot be written.
     """
-    progress = current_progress(get_run_logger().info)
-    report = CheckReport()
-    if spec_digest is None:
-        report.add(validate_files(store, set_aside=repair, on_progress=Counting(progress, "validate", "files")))
-    for digest in _sound_specs(store, spec_digest, report):
-        on_progress = Counting(progress, "validate", "samples")
-        part = validate(store, digest, fraction=fraction, threads=threads, set_aside=repair, on_progress=on_progress)
-        report.add(part)
-    return report
+    options: dict[str, Any] = {"fraction": fraction, "threads": threads, "set_aside": repair}
+    with _running(secret_block) as (progress, board):
+        report = CheckReport()
+        if spec_digest is None:
+            report.add(validate_files(store, set_aside=repair, on_progress=Counting(progress, "validate", "files")))
+        for digest in _sound_specs(store, spec_digest, report):
+            report.add(validate(store, digest, **options, on_progress=Counting(progress, "validate", "samples")))
+        if report.findings:
+            board.put_table("findings", [vars(finding) for finding in report.findings], "What is bad")
+    return _name_findings(report)
+
+
+def _name_findings(report: CheckReport) -> CheckReport:
+    """Have a run that found damage complete by another name, which a flow says by a state."""
+    if not report.findings:
+        return report
+    message = (
+        f"{report.checked:,} samples checked, {len(report.findings):,} bad; the first: {report.findings[0].detail}"
+    )
+    state: State[CheckReport] = Completed(data=report, name=FINDINGS, message=message)
+    return cast("CheckReport", state)  # a call gives back the data of a state
 
 
 def _sound_specs(store: StorePath, spec_digest: str | None, report: CheckReport) -> list[str]:
@@ -61,37 +93,55 @@ def _sound_specs(store: StorePath, spec_digest: str | None, report: CheckReport)
 
 
 @flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
-def compact_store(store: StoreField, spec_digest: str | None = None) -> PackInfo | None:
+def compact_store(
+    store: StorePlace, spec_digest: SpecDigest = None, *, secret_block: SecretBlock = None
+) -> PackInfo | None:
     """Copy the loose objects of one spec into packs, and many small packs into one; None when there is nothing to do.
 
     Args:
         store: the store's folder.
         spec_digest: which states, a unique prefix will do; may be left out when the store has one spec.
+        secret_block: of Prefect, with the AWS_* variables of a store in a bucket.
 
     Raises:
         StorageError: there is no such store or spec, or it cannot be written.
     """
-    progress = current_progress(get_run_logger().info)
-    return compact(
-        store,
-        find_spec(store, spec_digest),
-        on_progress=Counting(progress, "compact", "samples"),
-        on_merge=Counting(progress, "merge packs", "samples"),
-    )
+    with _running(secret_block) as (progress, _):
+        return compact(
+            store,
+            find_spec(store, spec_digest),
+            on_progress=Counting(progress, "compact", "samples"),
+            on_merge=Counting(progress, "merge packs", "samples"),
+        )
 
 
 @flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)
-def collect_garbage(store: StoreField, *, older_than_seconds: float | None = None, dry_run: bool = True) -> Garbage:
+def collect_garbage(
+    store: StorePlace,
+    *,
+    older_than_seconds: float | None = None,
+    dry_run: bool = True,
+    secret_block: SecretBlock = None,
+) -> Garbage:
     """Find what nobody needs in a store, and free it unless `dry_run`.
 
     Args:
         store: the store's folder.
         older_than_seconds: take also staging of other hosts in which nothing has changed for so long.
         dry_run: only look.
+        secret_block: of Prefect, with the AWS_* variables of a store in a bucket.
 
     Raises:
         StorageError: there is no such store, a part of it is damaged, or it cannot be written.
     """
-    progress = current_progress(get_run_logger().info)
-    on_progress = Counting(progress, "copy what is kept", "samples")
-    return collect(store, older_than_seconds=older_than_seconds, is_dry=dry_run, on_progress=on_progress)
+    with _running(secret_block) as (progress, _):
+        on_progress = Counting(progress, "copy what is kept", "samples")
+        return collect(store, older_than_seconds=older_than_seconds, is_dry=dry_run, on_progress=on_progress)
+
+
+@contextmanager
+def _running(secret_block: str | None) -> Iterator[tuple[Progress, Board]]:
+    """Give a run its credentials and the places where it shows what it does."""
+    board = Board(runtime.flow_run.id)
+    with secret_environment(secret_block), board.shown():
+        yield run_progress(get_run_logger().info, board), board

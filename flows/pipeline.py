@@ -5,21 +5,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import cast
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, runtime
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture, as_completed
+from prefect.states import Completed
 
+from flows import artifacts
 from flows.accounting import Ledger
+from flows.board import Board
+from flows.form import SettingsForm, read_form
 from flows.job import Job, prepare_job
 from flows.prefect_defaults import tie_server
-from flows.progress import Counting, current_progress, format_bytes, format_count
+from flows.progress import Counting, format_bytes, format_count, run_progress
 from flows.report import RunReport, RunResult, Status, measure_states, new_run_id, run_folder
-from flows.settings import Settings
+from flows.secret_block import secret_environment
 from storage.files import backend_of
 from storage.store import add_spec, init_store
 from storage.tokens import Tokens
 from tasks import messages
 from tasks.compaction import compact
+from tasks.device_slots import DeviceSlots
 from tasks.engine_pool import EnginePool
 from tasks.extraction import extract
 from tasks.planning import Plan, cut_units, make_plan, require_space
@@ -36,6 +43,7 @@ class Run:
 
     job: Job
     ledger: Ledger
+    board: Board
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     tokens: Tokens | None = None
     summary: TokensSummary | None = None
@@ -80,11 +88,35 @@ class Run:
         )
         report.write()
         backend_of(self.folder).publish(self.log_folder, self.folder)
+        self.show_report(report)
         return report
 
+    def show_engines(self) -> None:
+        """Bring the table of engines up to date."""
+        if self.ledger.engines:
+            self.board.put_table("engines", artifacts.engines_table(self.ledger.engines), "What each engine did")
 
-@flow(name="extract-hidden-states", flow_run_name="extract {settings.model.name}", persist_result=False)
-def extract_hidden_states(settings: Settings) -> RunResult:
+    def show_report(self, report: RunReport) -> None:
+        """Show what the run came to."""
+        self.show_engines()
+        self.board.put_table("accounting", artifacts.accounting_table(report.rows), "Every row is in one column")
+        if report.quarantined:
+            self.board.put_table("quarantine", artifacts.quarantine_table(report), "Samples that were set aside")
+        self.board.put_text("report", artifacts.report_text(report), f"Run {report.run_id}")
+
+
+# What a run is called that has set samples aside: all else is stored, and the next run tries those again.
+QUARANTINED = "CompletedWithQuarantine"
+
+
+def _name_run() -> str:
+    settings = read_form(runtime.flow_run.parameters["settings"])
+    return f"extract {settings.model.name} into {settings.store.name}"
+
+
+# Prefect's own check of parameters says what is wrong on several lines.
+@flow(name="extract-hidden-states", flow_run_name=_name_run, persist_result=False, validate_parameters=False)
+def extract_hidden_states(settings: SettingsForm) -> RunResult:
     """Turn chats into stored hidden states; what the store has already is not computed again.
 
     Args:
@@ -96,16 +128,30 @@ def extract_hidden_states(settings: Settings) -> RunResult:
     Raises:
         SettingsError, EngineError, StorageError, TaskError: one line with the value, the limit and the cure.
     """
-    progress = current_progress(get_run_logger().info)
-    job = prepare_job(settings, progress)
-    init_store(job.store)
-    run = Run(job, Ledger(progress, settings.max_quarantined))
-    with _reported(run):
-        _tokenize(run)
-        _extract(run, _plan(run))
-        _validate(run)
-        _compact(run)
-    return RunResult(run.close("completed"))
+    settings = read_form(settings)
+    board = Board(runtime.flow_run.id)
+    with secret_environment(settings.secret_block), board.shown():
+        progress = run_progress(get_run_logger().info, board)
+        job = prepare_job(settings, progress)
+        init_store(job.store)
+        run = Run(job, Ledger(progress, settings.max_quarantined), board)
+        with _reported(run):
+            _tokenize(run)
+            _extract(run, _plan(run))
+            _validate(run)
+            _compact(run)
+        return _finish(run)
+
+
+def _finish(run: Run) -> RunResult:
+    """Write the report; a run that set samples aside completes by another name, which a flow says by a state."""
+    result = RunResult(run.close("completed"))
+    if not result.report.quarantined:
+        return result
+    reasons = ", ".join(f"{reason} {count}" for reason, count in result.report.count_quarantined().items())
+    message = f"{format_count(len(result.report.quarantined), 'sample')} set aside: {reasons}; the next run tries again"
+    state: State[RunResult] = Completed(data=result, name=QUARANTINED, message=message)
+    return cast("RunResult", state)  # a call gives back the data of a state
 
 
 @contextmanager
@@ -125,7 +171,9 @@ def _tokenize(run: Run) -> None:
     job, ledger = run.job, run.ledger
     counting = Counting(ledger.progress, "tokenize", "bytes")
     with ledger.timed("tokenize"):
-        run.tokens = tokenize(
+        run.tokens = tokenize.with_options(
+            task_run_name=f"tokenize {format_count(len(job.data), 'file')}, {format_bytes(job.data_bytes)}"
+        )(
             job.store,
             **job.tokenization,
             on_progress=lambda _, num_bytes: counting(num_bytes, job.data_bytes),
@@ -162,22 +210,26 @@ def _extract(run: Run, plan: Plan) -> None:
     ledger.progress.start_phase("extract", plan.missing_tokens)
     start = job.start_message(plan, run.tokens_digest)
     pool = EnginePool(start, job.groups, run.log_folder, job.settings.device_wait_seconds)
-    with ledger.timed("extract"), pool as engines:
+    slots = DeviceSlots(runtime.flow_run.id if runtime.deployment.id else None)
+    with ledger.timed("extract"), slots, pool as engines:
         ledger.engines = engines.counts
         pending: set[PrefectFuture[messages.UnitDone]] = set()
-        for unit in units:
-            pending.add(extract.submit(unit, engines, ledger.on_event))
+        for number, unit in enumerate(units, start=1):
+            name = f"extract {number}/{len(units)}: {format_count(plan.tokens_of(unit), 'token')}"
+            named = extract.with_options(task_run_name=name)
+            pending.add(named.submit(unit, engines, ledger.on_event, slots))
             if len(pending) == 3 * len(job.groups):
-                _settle_one(pending, ledger)
+                _settle_one(pending, run)
         while pending:
-            _settle_one(pending, ledger)
+            _settle_one(pending, run)
 
 
-def _settle_one(pending: set[PrefectFuture[messages.UnitDone]], ledger: Ledger) -> None:
+def _settle_one(pending: set[PrefectFuture[messages.UnitDone]], run: Run) -> None:
     """Take in a unit that is done, whichever is first: an engine that is slow or lost keeps no other from its work."""
     done = next(as_completed(list(pending)))
     pending.remove(done)
-    ledger.add_unit(done.result())
+    run.ledger.add_unit(done.result())
+    run.show_engines()
 
 
 def _validate(run: Run) -> None:
@@ -187,7 +239,7 @@ def _validate(run: Run) -> None:
     if not hashes:
         return
     with ledger.timed("validate"):
-        report = validate(
+        report = validate.with_options(task_run_name=f"validate {format_count(len(hashes), 'sample')}")(
             job.store,
             job.spec_digest,
             hashes=hashes,
@@ -202,7 +254,7 @@ def _compact(run: Run) -> None:
     if not job.settings.compact:
         return
     with ledger.timed("compact"):
-        compact(
+        compact.with_options(task_run_name=f"compact {job.store.name}")(
             job.store,
             job.spec_digest,
             on_progress=Counting(ledger.progress, "compact", "samples"),

@@ -1,29 +1,40 @@
 """Prefect settings that differ from Prefect's defaults; whatever the user has set stays."""
 
 import os
+import warnings
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.errors import SettingsError
+from flows.notebook import is_notebook
 
-_DEFAULTS = {
+DEFAULTS = {
     # Nobody is told what is run here.
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     # The temporary server missed Prefect's 20 s on a loaded machine.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    # A run whose server is away at its end waits 2 + 4 + ... + 256 s for it, 8 minutes; with Prefect's 5, one minute.
+    "PREFECT_CLIENT_MAX_RETRIES": "8",
 }
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def apply() -> None:
     """Put our defaults into the environment, from which Prefect and the servers that it starts read them."""
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     # A proxy for the outside must not be asked for a server on this machine.
     for name in ("NO_PROXY", "no_proxy"):
         known = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join([*known, *(host for host in _LOOPBACK if host not in known)])
+
+
+def quiet_notebook() -> None:
+    """Keep Prefect's log out of a notebook, where bars and a result stand; its server still gets it."""
+    if is_notebook():
+        quiet_console()
+        warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm's, which transformers brings
 
 
 def require_prefect() -> None:

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from flows.notebook import NotebookProgress, is_notebook
+
 _LINE_SECONDS = 10.0
 # A rate over less than this says nothing.
 _LEAST_SECONDS = 1e-3
@@ -77,6 +79,28 @@ class LineProgress:
             return []
         rate, left = self._done / seconds, (self._total or 0) - self._done
         return [f"{rate:,.0f} {self._unit}/s", *([f"{left / rate:,.0f} s left"] if left > 0 and rate else [])]
+
+
+class Together:
+    """Several places at once."""
+
+    def __init__(self, *places: Progress) -> None:
+        self._places = places
+
+    def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
+        """Begin a phase everywhere."""
+        for place in self._places:
+            place.start_phase(name, total, unit)
+
+    def advance(self, amount: int, stored_bytes: int = 0) -> None:
+        """Count everywhere."""
+        for place in self._places:
+            place.advance(amount, stored_bytes)
+
+    def note(self, text: str) -> None:
+        """Say it everywhere."""
+        for place in self._places:
+            place.note(text)
 
 
 class BarProgress:
@@ -173,6 +197,12 @@ _current: ContextVar[Progress | None] = ContextVar("progress", default=None)
 def current_progress(default: Callable[[str], object]) -> Progress:
     """Return what `showing` set, else plain lines to `default`."""
     return _current.get() or LineProgress(default)
+
+
+def run_progress(log: Callable[[str], object], *others: Progress) -> Progress:
+    """Return the progress of a flow run: plain lines to its log, what `showing` set or a notebook has, and others."""
+    shown = _current.get() or (NotebookProgress() if is_notebook() else None)
+    return Together(LineProgress(log), *([shown] if shown else []), *others)
 
 
 @contextlib.contextmanager

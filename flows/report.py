@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.notebook import pairs_as_html
 from flows.progress import format_bytes
 from flows.store_field import StoreField
 from storage.errors import StoreNotFoundError
@@ -83,6 +84,10 @@ class RunReport(BaseModel):
         """Where the report and the engine logs lie."""
         return run_folder(self.store, self.run_id)
 
+    def count_quarantined(self) -> dict[str, int]:
+        """Return how many samples were set aside, by reason."""
+        return _reasons(self.rows["quarantined"])
+
     def one_line(self) -> str:
         """Return the report as one line of JSON."""
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
@@ -118,6 +123,9 @@ class RunResult:
         if tokens is None:
             raise StoreNotFoundError(f"tokens artifact {self.report.tokens_digest} is gone from {self.report.store}")
         return tokens
+
+    def _repr_html_(self) -> str:
+        return pairs_as_html(f"Run {self.report.status}", summarize(self.report))
 
     def __repr__(self) -> str:
         lines = [f"{name:<12} {value}" for name, value in summarize(self.report)]

@@ -18,7 +18,8 @@ from flows.errors import SettingsError
 from flows.sources import DEFAULT_CONFIG, ENVIRONMENT, PREFIX, did_you_mean, sources, unknown_setting
 from flows.store_field import StoreField
 from flows.token_settings import TokenSettings, UserPath
-from tasks.engine.layers import DEFAULT_LAYERS
+from tasks.engine.devices import DEVICES_PATTERN
+from tasks.engine.layers import DEFAULT_LAYERS, LAYERS_PATTERN
 
 
 def _join_layers(value: Any) -> Any:
@@ -33,17 +34,20 @@ class ModelSettings(BaseSettings):
         extra="forbid",
         env_prefix=PREFIX,
         env_ignore_empty=True,
+        title="Model and layers",
     )
 
     model: UserPath = Field(
         title="Model",
         description="folder of a Hugging Face model with its tokenizer, or its Hub id if it is in the local cache",
+        json_schema_extra={"minLength": 1, "format": "model"},
     )
     layers: Annotated[str, BeforeValidator(_join_layers)] = Field(
         default=DEFAULT_LAYERS,
         title="Layers",
         description="comma-separated: k (the stream after k blocks), L, L-<n>, L//<n>, final (after the last norm), or "
         "the sets of trainers: eagle3, dflash, dflash:<n> (for a drafter of n layers)",
+        json_schema_extra={"pattern": LAYERS_PATTERN},
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",
@@ -80,15 +84,26 @@ class Computation(TokenSettings, ModelSettings):
 
 
 class Resources(BaseSettings):
-    """Where, with what and how carefully: none of these enters a digest."""
+    """Where and with what; none of these enters a digest."""
+
+    model_config = SettingsConfigDict(title="Store and machine")
 
     store: StoreField = Field(
-        title="Store", description="folder of the store, or s3://BUCKET/PREFIX; made when missing"
+        title="Store",
+        description="folder of the store, or s3://BUCKET/PREFIX; made when missing",
+        json_schema_extra={"format": "store"},
+    )
+    secret_block: str | None = Field(
+        default=None,
+        title="Secret block",
+        description="of Prefect, with the AWS_* variables of a store in a bucket; unset: they are in the environment",
+        json_schema_extra={"pattern": "^[a-z0-9-]+$"},
     )
     devices: str = Field(
         default="auto",
         title="Devices",
         description="auto, all, cpu, or GPU numbers such as 0,1 or 0-3; 0-7:tp2 makes groups of two",
+        json_schema_extra={"pattern": DEVICES_PATTERN},
     )
     device_wait_seconds: float = Field(
         default=86_400.0,
@@ -115,6 +130,29 @@ class Resources(BaseSettings):
     encode_threads: int | None = Field(
         default=None, ge=1, le=1024, title="Encoder threads", description="of each engine; unset is chosen by its CPUs"
     )
+    max_in_flight_bytes: int = Field(
+        default=2 << 30,
+        ge=1 << 20,
+        title="Bytes in flight",
+        description="of hidden states that wait to be written, in each engine, at most; on a GPU pinned memory, "
+        "rounded up to a power of two",
+    )
+    max_growth_bytes: int | None = Field(
+        default=None,
+        ge=1 << 20,
+        title="Memory growth",
+        description="of an engine, in bytes, at which a fresh one takes its place; unset is 1/16 of all there is",
+    )
+    trace: UserPath | None = Field(
+        default=None, title="Trace", description="file for a timeline of the engines, to be opened in Perfetto"
+    )
+
+
+class Checks(BaseSettings):
+    """How carefully, and what happens at the end; none of these enters a digest."""
+
+    model_config = SettingsConfigDict(title="Checks")
+
     validate_fraction: float = Field(
         default=1.0,
         ge=0.0,
@@ -139,25 +177,9 @@ class Resources(BaseSettings):
         description="samples set aside before the run stops: a share below 1, else a count",
     )
     compact: bool = Field(default=True, title="Compact", description="copy loose objects into packs at the end")
-    max_in_flight_bytes: int = Field(
-        default=2 << 30,
-        ge=1 << 20,
-        title="Bytes in flight",
-        description="of hidden states that wait to be written, in each engine, at most; on a GPU pinned memory, "
-        "rounded up to a power of two",
-    )
-    max_growth_bytes: int | None = Field(
-        default=None,
-        ge=1 << 20,
-        title="Memory growth",
-        description="of an engine, in bytes, at which a fresh one takes its place; unset is 1/16 of all there is",
-    )
-    trace: UserPath | None = Field(
-        default=None, title="Trace", description="file for a timeline of the engines, to be opened in Perfetto"
-    )
 
 
-class Settings(Resources, Computation):
+class Settings(Checks, Resources, Computation):
     """All settings of a run; flags and arguments > environment `AERIE_*` > `.env` > TOML > defaults.
 
     The TOML file is `config` (an argument), else what AERIE_CONFIG names, else `aerie.toml` if there is one.
@@ -166,6 +188,8 @@ class Settings(Resources, Computation):
         ValidationError: a value is missing, unknown or out of bounds; `load_settings` says it in one line.
         SettingsError: the environment or `.env` has an unknown `AERIE_*` key, or a settings file cannot be read.
     """
+
+    model_config = SettingsConfigDict(title="Settings")
 
     @classmethod
     def settings_customise_sources(

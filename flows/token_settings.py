@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tasks.inputs.shapes import NAMES
 
@@ -72,8 +72,10 @@ def _check_date(value: str | None) -> str | None:
 Pairs = Annotated[dict[str, str] | None, NoDecode, BeforeValidator(_split_pairs)]
 
 
-class TokenSettings(BaseSettings):
-    """What becomes of the data: every one of these changes the token ids, the masks or which rows are taken."""
+class DataSettings(BaseSettings):
+    """Which files are read, and what a row of them is."""
+
+    model_config = SettingsConfigDict(title="Data files")
 
     data: Annotated[tuple[UserPath, ...], NoDecode, BeforeValidator(split_paths)] = Field(
         title="Data",
@@ -94,6 +96,13 @@ class TokenSettings(BaseSettings):
         title="Role names",
         description="of ShareGPT beside the usual ones, as customer=user,agent=assistant",
     )
+
+
+class ChatSettings(BaseSettings):
+    """How a chat becomes text, and what of it is learnt."""
+
+    model_config = SettingsConfigDict(title="Chats")
+
     chat_template: UserPath | None = Field(
         default=None, title="Chat template", description="file of a Jinja template in place of the model's own"
     )
@@ -101,7 +110,10 @@ class TokenSettings(BaseSettings):
         default=None, title="Template kwargs", description='JSON object for the template, as {"enable_thinking": false}'
     )
     template_date: Annotated[str | None, AfterValidator(_check_date)] = Field(
-        default=None, title="Template date", description="what a template is told that asks for today, as 2026-11-30"
+        default=None,
+        title="Template date",
+        description="what a template is told that asks for today, as 2026-11-30",
+        json_schema_extra={"pattern": r"^\d{4}-\d{2}-\d{2}$"},
     )
     turns: Literal["all", "last"] = Field(default="all", title="Turns", description="which turns of a chat are learnt")
     role_weights: Annotated[
@@ -114,6 +126,13 @@ class TokenSettings(BaseSettings):
     end_of_turn: bool = Field(
         default=True, title="End of turn", description="whether the token that ends a turn is learnt with it"
     )
+
+
+class SampleSettings(BaseSettings):
+    """Which rows are taken, and what happens to those that are too long, too short or there twice."""
+
+    model_config = SettingsConfigDict(title="Samples")
+
     max_length: int | None = Field(
         default=None, ge=1, title="Longest sample", description="in tokens; unset is the model's context length"
     )
@@ -150,3 +169,7 @@ class TokenSettings(BaseSettings):
     reject_content: bool = Field(
         default=False, title="Content of rejected rows", description="is written into rejects.jsonl too"
     )
+
+
+class TokenSettings(SampleSettings, ChatSettings, DataSettings):
+    """What becomes of the data: every one of these changes the token ids, the masks or which rows are taken."""

@@ -7,7 +7,7 @@ from prefect import task
 from storage.packs import PackInfo
 from storage.packs import compact as compact_objects
 from storage.paths import StorePath
-from tasks.policy import STORE_IS_THE_CACHE
+from tasks.policy import RETRY_WHAT_MAY_PASS, STORE_IS_THE_CACHE
 
 
 def compact_samples(
@@ -28,4 +28,4 @@ def compact_samples(
     return compact_objects(store, spec_digest, on_progress=on_progress, on_merge=on_merge)
 
 
-compact = task(name="compact", **STORE_IS_THE_CACHE)(compact_samples)
+compact = task(name="compact", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(compact_samples)

@@ -12,16 +12,20 @@ class EngineCounts:
     Attributes:
         device: name of its device group.
         restarts: processes that were started after the first.
+        batches: forwards that it has begun.
         samples: samples that it computed and committed.
         tokens: their tokens.
+        busy_seconds: time in units of work that were done.
         peak_memory_bytes: most memory that one of its processes had; of several ranks, that of the first.
         peak_device_bytes: the same on its (first) GPU.
     """
 
     device: str
     restarts: int = 0
+    batches: int = 0
     samples: int = 0
     tokens: int = 0
+    busy_seconds: float = 0.0
     peak_memory_bytes: int = 0
     peak_device_bytes: int = 0
 
@@ -30,6 +34,9 @@ class EngineCounts:
         if isinstance(message, messages.Committed) and not message.existed:
             self.samples += 1
             self.tokens += message.num_tokens
+        elif isinstance(message, messages.BatchStarted):
+            self.batches += 1
         elif isinstance(message, messages.UnitDone):
+            self.busy_seconds = round(self.busy_seconds + message.forward_seconds + message.wait_seconds, 3)
             self.peak_memory_bytes = max(self.peak_memory_bytes, message.peak_memory_bytes)
             self.peak_device_bytes = max(self.peak_device_bytes, message.peak_device_bytes)

@@ -54,6 +54,11 @@ class EnginePool:
         self._told: set[str] = set()
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run is over, and the engines are being ended."""
+        return self._ended
+
+    @property
     def counts(self) -> list[EngineCounts]:
         """What each engine has done so far."""
         return [engine.counts for engine in self._engines]

@@ -7,7 +7,7 @@ from prefect import task
 from storage.collection import collect_garbage
 from storage.garbage import Garbage
 from storage.paths import StorePath
-from tasks.policy import STORE_IS_THE_CACHE
+from tasks.policy import RETRY_WHAT_MAY_PASS, STORE_IS_THE_CACHE
 
 
 def collect_store_garbage(
@@ -28,4 +28,4 @@ def collect_store_garbage(
     return collect_garbage(store, older_than_seconds, is_dry=is_dry, on_progress=on_progress)
 
 
-collect = task(name="collect-garbage", **STORE_IS_THE_CACHE)(collect_store_garbage)
+collect = task(name="collect-garbage", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(collect_store_garbage)

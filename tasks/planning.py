@@ -59,6 +59,10 @@ class Plan:
         """Tokens to compute."""
         return int(self.lengths.sum())
 
+    def tokens_of(self, samples: npt.NDArray[np.int64]) -> int:
+        """Tokens of some of the samples to compute, given as in `missing`."""
+        return int(self.lengths[np.isin(self.missing, samples)].sum())
+
 
 def make_plan(store: StorePath, spec: StateSpec, tokens: Tokens) -> Plan:
     """Ask the store what it lacks; reads directory listings and indexes, and loads no model."""

@@ -13,7 +13,7 @@ from tasks.data_reading import read_all
 from tasks.engine.devices import num_cores
 from tasks.errors import EmptyDataError
 from tasks.intake import Intake
-from tasks.policy import STORE_IS_THE_CACHE
+from tasks.policy import RETRY_WHAT_MAY_PASS, STORE_IS_THE_CACHE
 from tasks.rejections import REASONS
 from tasks.token_options import TokenOptions
 from tasks.tokenizer_crew import Crew, OneProcess
@@ -92,4 +92,4 @@ def ensure_tokens(root: StorePath, spec: TokensSpec, **request: Any) -> Tokens:
     return open_tokens(root, spec.digest()) or tokenize_chats(root, spec, **request)
 
 
-tokenize = task(name="tokenize", **STORE_IS_THE_CACHE)(ensure_tokens)
+tokenize = task(name="tokenize", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(ensure_tokens)

@@ -9,7 +9,7 @@ from storage.file_checks import check_files, check_header
 from storage.findings import CheckReport
 from storage.paths import StorePath
 from storage.repairs import repair
-from tasks.policy import STORE_IS_THE_CACHE
+from tasks.policy import RETRY_WHAT_MAY_PASS, STORE_IS_THE_CACHE
 
 
 def validate_samples(
@@ -58,5 +58,5 @@ def validate_store_files(
     return CheckReport(findings=findings)
 
 
-validate = task(name="validate", **STORE_IS_THE_CACHE)(validate_samples)
-validate_files = task(name="validate-files", **STORE_IS_THE_CACHE)(validate_store_files)
+validate = task(name="validate", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(validate_samples)
+validate_files = task(name="validate-files", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(validate_store_files)

@@ -121,7 +121,7 @@ def _run(name: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call
         )
     try:
         yield process
@@ -130,7 +130,7 @@ def _run(name: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

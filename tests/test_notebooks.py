@@ -1,12 +1,16 @@
 """The example notebooks run from top to bottom, with no network and a tiny model."""
 
-import os
+import json
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
+from jobs import chat, user_environment
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from prefect_servers import until
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -22,7 +26,7 @@ def executed(tiny_model, tmp_path_factory, with_server) -> NotebookNode:
         ["from pathlib import Path", f"model = Path({str(tiny_model('qwen3'))!r})", "store_path = Path('states')"]
     )
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}})
-    client.execute(env=os.environ | with_server)
+    client.execute(env=user_environment() | with_server)
     return notebook
 
 
@@ -45,6 +49,44 @@ def test_the_result_shows_what_the_run_did(executed):
 
     assert shown.startswith("RunResult(completed)")
     assert "3 = 2 done + 1 rejected" in shown
+
+
+def test_its_cell_shows_bars_and_a_table_and_no_log(executed):
+    [cell] = [cell for cell in executed.cells if cell.source.endswith("extract_hidden_states(settings)\nresult")]
+    bars, table = (output.data["text/html"] for output in cell.outputs)
+
+    assert [phase for phase in ("tokenize", "extract", "validate", "compact") if f"<td>{phase}</td>" in bars] == [
+        *("tokenize", "extract", "validate", "compact")
+    ]
+    assert bars.count("width:100.0%") == 4
+    assert "<b>Run completed</b>" in table
+
+
+def test_interrupting_the_kernel_ends_the_engines_and_leaves_a_report(tiny_model, tmp_path, with_server):
+    chats = [chat(f"Question {i}", "Because it scatters light. " * 30) for i in range(400)]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)) + "\n")
+    settings = f"model={str(tiny_model('qwen3'))!r}, data='chats.jsonl', store='states', devices='cpu'"
+    source = f"from flows import *; extract_hidden_states(Settings({settings}, max_batch_tokens=300))"
+    manager, client = start_new_kernel(cwd=tmp_path, env=user_environment() | with_server)
+    try:
+        asked = client.execute(source)
+        kernel = psutil.Process(manager.provisioner.pid)
+        until(lambda: list(tmp_path.glob("states/objects/*/*/*")))
+        assert engines_of(kernel)
+        manager.interrupt_kernel()
+        while (reply := client.get_shell_msg(timeout=300))["parent_header"]["msg_id"] != asked:
+            pass
+        assert (reply["content"]["status"], reply["content"]["ename"]) == ("error", "KeyboardInterrupt")
+        until(lambda: not engines_of(kernel))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    [report] = tmp_path.glob("states/runs/*/report.json")
+    assert json.loads(report.read_text())["status"] == "interrupted"
+
+
+def engines_of(process):
+    return [child.pid for child in process.children(recursive=True) if "tasks.worker" in child.cmdline()]
 
 
 def test_the_report_accounts_for_every_row(executed):

@@ -15,6 +15,8 @@ _GRAMMAR = (
 )
 _LAYOUT = re.compile(r"(.*?)(?::tp([1-9][0-9]?))?(?::ep([1-9][0-9]?))?")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+# What a form can refuse by itself: the grammar, without the GPUs that there are.
+DEVICES_PATTERN = r"^\s*(auto|all|((cpu|\d+(-\d+)?)\s*(,\s*(?!$)|(?=$|:)))+)(:tp\d+)?(:ep\d+)?\s*$"
 
 
 @dataclass(frozen=True, slots=True)

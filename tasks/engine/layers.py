@@ -23,6 +23,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _FROM_END = re.compile(r"L\s*-\s*([0-9]{1,9})")
 _FRACTION = re.compile(r"L\s*//\s*([1-9][0-9]{0,8})")
 _DFLASH = re.compile(r"dflash(?::([1-9][0-9]{0,2}))?")
+# What a form can refuse by itself: the grammar, without the model's number of blocks.
+LAYERS_PATTERN = r"^(\s*(\d+|L|L\s*(-|//)\s*\d+|final|eagle3|dflash(:\d+)?)\s*(,(?!$)|$))+$"
 
 
 def resolve_layers(expression: str | Sequence[int | str], num_layers: int) -> tuple[LayerId, ...]:

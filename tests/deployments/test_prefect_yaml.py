@@ -11,6 +11,7 @@ DEPLOYMENTS = {deployment["name"]: deployment for deployment in PREFECT_YAML["de
 def test_the_main_flows_are_deployed():
     assert {name: deployment["entrypoint"] for name, deployment in DEPLOYMENTS.items()} == {
         "extract": "flows.pipeline:extract_hidden_states",
+        "extract-nightly": "flows.pipeline:extract_hidden_states",
         "validate": "flows.maintenance:validate_store",
         "compact": "flows.maintenance:compact_store",
     }

@@ -8,9 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jobs import Finished, chat, write_lines
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from tokenized import ids_of
 
 from flows import Settings, extract_hidden_states
+from flows.pipeline import QUARANTINED
 from storage.digests import sample_hash
 from tasks.errors import TooManyQuarantinedError
 
@@ -71,6 +75,14 @@ def test_it_is_counted_and_named_and_the_run_completes(run: Finished, loud_sampl
     [aside] = report.quarantined
     assert (aside["sample_hash"], aside["reason"]) == (loud_sample, "non_finite")
     assert aside["detail"].startswith("NaN or Inf in ")
+
+
+@pytest.mark.usefixtures("run")
+def test_the_state_of_its_run_says_so() -> None:
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)
+    states = [(one.state_type, one.state.message) for one in found if one.state_name == QUARANTINED]
+    assert (StateType.COMPLETED, "1 sample set aside: non_finite 1; the next run tries again") in states
 
 
 def test_the_others_are_stored_and_it_is_not(run: Finished, loud_sample: str) -> None:

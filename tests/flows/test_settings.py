@@ -5,7 +5,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from flows.errors import SettingsError
-from flows.settings import Computation, Resources, Settings, explain_settings, load_settings
+from flows.settings import Checks, Computation, Resources, Settings, explain_settings, load_settings
 
 GIVEN = {"model": "m", "data": "chats.jsonl", "store": "s"}
 
@@ -62,8 +62,9 @@ def test_every_setting_is_explained_once():
 
 
 def test_what_is_computed_and_resources_share_no_setting():
-    assert set(Computation.model_fields) | set(Resources.model_fields) == set(Settings.model_fields)
-    assert not set(Computation.model_fields) & set(Resources.model_fields)
+    of_resources = {*Resources.model_fields, *Checks.model_fields}
+    assert set(Computation.model_fields) | of_resources == set(Settings.model_fields)
+    assert not set(Computation.model_fields) & of_resources
 
 
 @pytest.mark.parametrize("choose", ["argument", "environment", "dotenv"])

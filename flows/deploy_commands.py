@@ -1,0 +1,130 @@
+"""What the commands do that put flows on a Prefect server, and the server itself."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from flows.deployments import Deployment, known_settings, list_deployments
+from flows.errors import SettingsError
+from flows.prefect_defaults import require_prefect
+from flows.printing import print_line, print_pairs
+from flows.settings import explain_settings
+from flows.settings_flags import given_settings
+from flows.ui_server import run_server
+from tasks.engine.devices import parse_devices
+
+if TYPE_CHECKING:
+    from flows.work_pool import Change
+
+
+def deploy(arguments: argparse.Namespace) -> int:
+    """Put deployments, a work pool, queues and limits on the Prefect server; their forms start with these settings."""
+    deployments, devices = _choose(arguments)
+    groups = [group.name for group in parse_devices(devices)]
+    _require_known_server()
+    from flows import work_pool  # noqa: PLC0415 - imports prefect, which takes a second
+
+    changes = work_pool.deploy(deployments, groups, keep_schedules=arguments.nightly is None)
+    _print(changes, as_json=arguments.json)
+    if not arguments.json:
+        print("next, on each machine that is to work: aerie worker")
+    return 0
+
+
+def undeploy(arguments: argparse.Namespace) -> int:
+    """Take off the Prefect server what `aerie deploy` put there; runs and their logs stay."""
+    _require_known_server()
+    from flows import work_pool  # noqa: PLC0415 - see above
+
+    _print(work_pool.undeploy(list_deployments({})), as_json=arguments.json)
+    return 0
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Run what the Prefect server asks for on this machine, without a work pool, until interrupted."""
+    deployments, _ = _choose(arguments)
+    _require_known_server()
+    from flows.local_serving import serve_deployments  # noqa: PLC0415 - see above
+
+    _keep_names_ours()
+    print_line(f"serving {', '.join(one.name for one in deployments)}; Ctrl-C ends it")
+    serve_deployments(deployments)
+    return 0
+
+
+def worker(arguments: argparse.Namespace) -> int:
+    """Work for the Prefect server on this machine: Prefect's own worker, for the pool of `aerie deploy`."""
+    _require_known_server()
+    pool = list_deployments({})[0].pool
+    queues = [part for queue in arguments.queue or () for part in ("--work-queue", queue)]
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", *queues]
+    os.environ.pop("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", None)  # here its log is what there is to see
+    _keep_names_ours()
+    os.execv(sys.executable, command)  # noqa: S606 - our own interpreter and module
+
+
+def server(arguments: argparse.Namespace) -> int:
+    """Run a Prefect server, by default for this machine alone and with no word to anybody else."""
+    address = f"http://{arguments.host}:{arguments.port}"
+    print_line(f"Prefect's pages: {address}; in other terminals: export PREFECT_API_URL={address}/api")
+    run_server(arguments.host, arguments.port)
+    return 0
+
+
+def _keep_names_ours() -> None:
+    """Have what Prefect starts find our packages: it runs scripts beside a `storage.py` of its own."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _choose(arguments: argparse.Namespace) -> tuple[list[Deployment], str]:
+    """Return the deployments, and the devices of this host."""
+    explained = explain_settings(**given_settings(arguments))
+    devices = next(item.value for item in explained if item.name == "devices")
+    return list_deployments(known_settings(explained), arguments.nightly), devices
+
+
+def _require_known_server() -> None:
+    require_prefect()
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - see above
+
+    if get_current_settings().api.url is None:
+        raise SettingsError(
+            "no Prefect server is known; start one with aerie server, and set PREFECT_API_URL to what it says"
+        )
+
+
+def _print(changes: "Iterable[Change]", *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(change) for change in changes]))
+    else:
+        print_pairs("Prefect server", [(f"{one.kind} {one.name}", one.what) for one in changes])
+
+
+def add_nightly(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of the nightly schedule."""
+    parser.add_argument(
+        "--nightly",
+        metavar="CRON",
+        help='run extract-nightly by this cron expression, in UTC, as "0 1 * * *"; without, its schedule stays as '
+        "it is, at first paused",
+    )
+
+
+def add_queues(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of a worker's queues."""
+    parser.add_argument(
+        "--queue", action="append", metavar="NAME", help="gpu or cpu, may be given twice; by default all of the pool"
+    )
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the server's address."""
+    defaults: dict[str, Any] = {"host": "127.0.0.1", "port": 4200}
+    parser.add_argument(
+        "--host", default=defaults["host"], help="address to listen at (%(default)s: this machine alone)"
+    )
+    parser.add_argument("--port", type=int, default=defaults["port"], help="(%(default)s)")
