@@ -18,9 +18,12 @@ SMOLLM2 = "smollm2"
 # All but those that are refused. Without torch there is no module `quantized_models` to ask; a test holds the two to
 # each other.
 QUANTIZED = (
-    "qwen3-fp8-block", "qwen3-moe-fp8-block", "deepseek-v3-fp8-block", "llama-fp8-channel", "qwen3-moe-fp8-channel",
-    "llama-fp8-tensor", "llama-packed", "qwen3-moe-packed", "kimi-k2-packed-experts", "llama-gptq", "qwen3-moe-gptq",
-    "llama-awq", "qwen3-moe-awq",
+    "qwen3-fp8-block", "qwen3-moe-fp8-block", "deepseek-v3-fp8-block", "minimax-m2-fp8-block", "llama-fp8-channel",
+    "qwen3-moe-fp8-channel", "mistral-fp8-channel", "phi3-fp8-channel", "qwen2-fp8-channel", "qwen2-moe-fp8-channel",
+    "gemma3-fp8-channel", "glm4-moe-fp8-channel", "deepseek-v2-lite-fp8-channel", "llama-fp8-tensor", "llama-packed",
+    "qwen3-moe-packed", "mistral-packed", "phi3-packed", "qwen2-packed", "qwen3-packed", "qwen2-moe-packed",
+    "gemma3-packed", "glm4-moe-packed", "minimax-m2-packed", "kimi-k2-packed-experts", "deepseek-v3-packed-experts",
+    "deepseek-v2-lite-packed-experts", "llama-gptq", "qwen3-moe-gptq", "llama-awq", "qwen3-moe-awq",
 )  # fmt: skip
 NAMES = (*TINY_MODELS, SMOLLM2, *QUANTIZED)
 
