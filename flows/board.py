@@ -16,9 +16,10 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.logging import get_logger
 
 from flows.artifacts import Table
-from flows.progress import format_bytes
+from flows.progress import current_progress, format_bytes
 
 _POST_SECONDS = 2.0
 # As long as Prefect's client waits for a server before a run's last state is lost, about.
@@ -126,6 +127,10 @@ class Board:
         until = time.monotonic() + seconds
         pause = 1.0
         while not self._post_all() and time.monotonic() < until:
+            if pause == 1.0:
+                current_progress(get_logger("flow_runs").warning).note(
+                    f"Prefect's server does not answer; the run is over, and waits for it for up to {seconds:,.0f} s"
+                )
             time.sleep(pause)
             pause = min(2 * pause, 15.0)
 

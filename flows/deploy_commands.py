@@ -14,7 +14,7 @@ from flows.prefect_defaults import require_prefect
 from flows.printing import print_line, print_pairs
 from flows.settings import explain_settings
 from flows.settings_flags import given_settings
-from flows.ui_server import run_server
+from flows.ui_server import require_address, run_server
 from tasks.engine.devices import parse_devices
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def worker(arguments: argparse.Namespace) -> int:
 
 def server(arguments: argparse.Namespace) -> int:
     """Run a Prefect server, by default for this machine alone and with no word to anybody else."""
+    require_address(arguments.host, arguments.port)
     address = f"http://{arguments.host}:{arguments.port}"
     print_line(f"Prefect's pages: {address}; in other terminals: export PREFECT_API_URL={address}/api")
     run_server(arguments.host, arguments.port)

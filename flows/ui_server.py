@@ -4,11 +4,14 @@ Prefect's pages load the settings of an analytics service from the outside, what
 Prefect 3.9.1). The browser is told to let them talk to their own server only.
 """
 
+import errno
 import os
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from flows import prefect_defaults
+from flows.errors import SettingsError
 
 LOOPBACK = "127.0.0.1"
 PORT = 4200
@@ -47,3 +50,18 @@ def run_server(host: str = LOOPBACK, port: int = PORT) -> None:
     from prefect.server.api.server import create_app  # noqa: PLC0415 - reads the settings
 
     uvicorn.run(KeptIn(create_app(final=True)), host=host, port=port, log_level="warning")
+
+
+def require_address(host: str, port: int) -> None:
+    """Refuse an address at which nobody can listen, or somebody does.
+
+    Raises:
+        SettingsError: with the address and the cure.
+    """
+    try:
+        with socket.create_server((host, port)):  # ends at once: the server is to listen there
+            pass
+    except OSError as error:
+        cure = "give another --port, or end what listens there" if error.errno == errno.EADDRINUSE else "correct --host"
+        problem = os.strerror(error.errno or 0)
+        raise SettingsError(f"cannot listen at {host}:{port}: {problem}; {cure}") from error

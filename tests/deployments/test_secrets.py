@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from jobs import chat, run_aerie
+from jobs import chat, refusal, run_aerie
 from prefect_servers import PrefectServer
 from s3_server import KEY_ID, SECRET
 from stored_files import list_files, read_file
@@ -48,6 +48,8 @@ def test_the_server_listens_on_this_machine_alone(server: PrefectServer) -> None
     process = psutil.Process(server.process.pid)
     listening = [one.laddr for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", server.port)]
+    second = run_aerie("server", "--port", server.port, cwd=server.folder)
+    assert refusal(second).startswith(f"aerie: cannot listen at 127.0.0.1:{server.port}: Address already in use; give")
 
 
 def make_block(server: PrefectServer, name: str, value: dict[str, str]) -> None:
