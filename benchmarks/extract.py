@@ -24,11 +24,22 @@ from disks import measure_commits, measure_disk
 from extraction_models import NAMES, Subject, draw_lengths, make_model, make_subject
 from extraction_table import format_table
 from gauges import Reading
+from models import SMOLLM2
 from record import RESULTS, write_result
 
 from storage.checks import check_store
 from tasks import messages
 from tasks.trace import begin_trace
+
+# On a GPU: enough that what is left to write at the end is little beside it. The others run a part of the samples.
+TOKENS = {
+    "llama-8b": 393_216,
+    "llama-1b": 1_048_576,
+    "deepseek-moe": 524_288,
+    "llama-256": 4_194_304,
+    SMOLLM2: 1_048_576,
+}
+OTHERS_TOKENS = 32_768
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,10 +71,13 @@ def measure_model(name: str, folder: Path, given: argparse.Namespace, deadline: 
     if given.trace:
         begin_trace(given.trace.with_suffix(f".{name}.json"))
         settings["trace"] = str(given.trace.with_suffix(f".{name}.json"))
-    lengths = draw_lengths(given.tokens, given.shortest, given.longest)
+    num_tokens = given.tokens or TOKENS[name]
+    lengths = draw_lengths(num_tokens, given.shortest, given.longest)
     subject = make_subject(model, folder / "store", lengths, given.device, settings)
     loaded = time.monotonic()
-    contenders = Contenders(subject, folder / "saved", given.share, reference=not given.no_transformers)
+    contenders = Contenders(
+        subject, folder / "saved", given.share or num_tokens // OTHERS_TOKENS, reference=not given.no_transformers
+    )
     try:
         rounds = run_rounds(subject, contenders, given.rounds, deadline)
         found = {
@@ -205,7 +219,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--trace", type=Path, help="file for a timeline; the model's name is put in")
     given = parser.parse_args(arguments)
-    sizes = (131_072, 4096, 3, 16_384) if given.device == "cuda" else (3072, 512, 1, 2048)
+    sizes = (None, 4096, None, 16_384) if given.device == "cuda" else (3072, 512, 1, 2048)
     if given.small:
         sizes = (160, 40, 2, 64)
     for name, size in zip(("tokens", "longest", "share", "batch_tokens"), sizes, strict=True):

@@ -74,12 +74,17 @@ def encode_chunk(rows: npt.NDArray[Any], *, has_repeats: bool = False) -> bytes:
         rows: [at most TOKENS_PER_CHUNK, width], little-endian; rows of zeros follow up to TOKENS_PER_CHUNK.
         has_repeats: as in `planes.encode_planes`.
     """
-    return encode_split_chunk(split_planes(rows, TOKENS_PER_CHUNK, BLOCK_BYTES), len(rows), has_repeats=has_repeats)
+    planes = split_planes(rows, TOKENS_PER_CHUNK, BLOCK_BYTES)
+    return b"".join(encode_split_chunk(planes, len(rows), has_repeats=has_repeats))
 
 
-def encode_split_chunk(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: bool = False) -> bytes:
-    """Encode one inner chunk whose bytes are split as `planes.split_planes` does it."""
-    return add_checksum(encode_planes(planes, num_rows, has_repeats=has_repeats))
+def encode_split_chunk(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: bool = False) -> list[Buffer]:
+    """Encode one inner chunk whose bytes are split as `planes.split_planes` does it, in parts; the last is its CRC."""
+    parts = encode_planes(planes, num_rows, has_repeats=has_repeats)
+    checksum = 0
+    for part in parts:
+        checksum = crc32c(part, checksum)
+    return [*parts, struct.pack("<I", checksum)]
 
 
 def split_shape(num_tokens: int, num_captured: int, width: int, itemsize: int) -> tuple[int, ...]:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document, hidden_states_document
 from storage.codecs import (
+    BLOCK_BYTES,
     TOKENS_PER_CHUNK,
+    Buffer,
     chunk_count,
     crc32c,
-    encode_chunk,
     encode_split_chunk,
     join_checksum,
     split_shape,
@@ -25,6 +26,7 @@ from storage.errors import CorruptObjectError, SampleShapeError
 from storage.files import commit, find_group, folder_bytes, has_group, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, check_version, object_path
 from storage.paths import StorePath
+from storage.planes import split_planes
 from storage.rounding import round_states
 from storage.samples import RoundingError, StoredRows
 from storage.shards import ShardIndex
@@ -51,8 +53,9 @@ class ObjectInfo:
     existed: bool
 
 
-# Encoded inner chunks in C order, and how far they are from what was given.
-Encoded = tuple[Iterator[bytes], RoundingError | None]
+# Encoded inner chunks in C order, each in parts, and how far they are from what was given.
+Chunks = Iterator[list[Buffer]]
+Encoded = tuple[Chunks, RoundingError | None]
 Span = Callable[[str], AbstractContextManager[None]]
 
 
@@ -142,7 +145,7 @@ class ObjectWriter:
         folder: Path,
         name: str,
         input_ids: npt.NDArray[np.int32],
-        chunks: Iterator[bytes],
+        chunks: Chunks,
         error: RoundingError | None,
     ) -> None:
         shard = _Shard(chunks)
@@ -208,28 +211,29 @@ def _checksum_of(error: RoundingError) -> int:
 class _Shard:
     """The bytes of a sample's one shard, and the checksum over those of its inner chunks once they have been taken."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Chunks) -> None:
         self._chunks = chunks
         self.checksum = 0
 
-    def parts(self) -> Iterator[bytes]:
+    def parts(self) -> Iterator[Buffer]:
         index = ShardIndex()
         for encoded in self._chunks:
-            index.append(len(encoded))
-            self.checksum = join_checksum(encoded, self.checksum)
-            yield encoded
+            index.append(sum(map(len, encoded)))
+            self.checksum = join_checksum(encoded[-1], self.checksum)
+            yield from encoded
         yield index.encode(len(index))
 
 
-def _encode_chunks(states: npt.NDArray[Any], layers: Sequence[LayerId]) -> Iterator[bytes]:
+def _encode_chunks(states: npt.NDArray[Any], layers: Sequence[LayerId]) -> Chunks:
     """Encode the inner chunks of states [num_tokens, num_captured, width] as they lie on disk."""
     for first in range(0, len(states), TOKENS_PER_CHUNK):
         rows = states[first : first + TOKENS_PER_CHUNK]
         for slot, layer in enumerate(layers):
-            yield encode_chunk(rows[:, slot], has_repeats=layer == 0)
+            planes = split_planes(rows[:, slot], TOKENS_PER_CHUNK, BLOCK_BYTES)
+            yield encode_split_chunk(planes, len(rows), has_repeats=layer == 0)
 
 
-def _encode_split_chunks(planes: npt.NDArray[np.uint8], num_tokens: int, layers: Sequence[LayerId]) -> Iterator[bytes]:
+def _encode_split_chunks(planes: npt.NDArray[np.uint8], num_tokens: int, layers: Sequence[LayerId]) -> Chunks:
     for number, chunk in enumerate(planes):
         num_rows = min(TOKENS_PER_CHUNK, num_tokens - number * TOKENS_PER_CHUNK)
         for slot, layer in enumerate(layers):

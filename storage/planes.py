@@ -60,8 +60,10 @@ def split_planes(rows: npt.NDArray[Any], chunk_rows: int, block_bytes: int) -> n
     return planes
 
 
-def encode_planes(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: bool) -> bytes:
-    """Encode an inner chunk as a Blosc stream.
+def encode_planes(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: bool) -> list[bytes | memoryview]:
+    """Encode an inner chunk as the parts of a Blosc stream, some of them the planes themselves.
+
+    Not joined: to copy megabytes holds the GIL, and up the thread that launches the forward with it.
 
     Args:
         planes: those of `split_planes`.
@@ -81,7 +83,7 @@ def encode_planes(planes: npt.NDArray[np.uint8], num_rows: int, *, has_repeats: 
             parts += (len(stream).to_bytes(4, "little"), stream)
             end += 4 + len(stream)
     header = HEADER.pack(VERSION, ZSTD_VERSION, SHUFFLED | ZSTD, size, num_blocks * block_bytes, block_bytes, end)
-    return b"".join([header, struct.pack(f"<{num_blocks}I", *starts), *parts])
+    return [header, struct.pack(f"<{num_blocks}I", *starts), *parts]
 
 
 def _compress(plane: memoryview, *, probe: bool, search: bool) -> bytes | memoryview:

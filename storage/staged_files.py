@@ -49,7 +49,7 @@ def create_file(folder: Path, name: str) -> BinaryIO:
     return path.open("xb")
 
 
-def write_file(folder: Path, name: str, parts: Iterable[bytes]) -> int:
+def write_file(folder: Path, name: str, parts: Iterable[bytes | memoryview]) -> int:
     """Create the file `name` below a staged folder with the bytes of `parts`; give their number. To commit syncs it."""
     with create_file(folder, name) as file:
         return sum(file.write(part) for part in parts)

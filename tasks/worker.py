@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import StorageError
@@ -39,7 +38,8 @@ from tasks.trace import Trace
 from tasks.write_path import WritePath
 from tasks.writer import Sample, StateWriter
 
-Ids = npt.NDArray[np.int32]
+# Encoders must not keep the thread that launches the forward from the interpreter for Python's own 5 ms.
+SWITCH_SECONDS = 5e-4
 
 
 class Worker:
@@ -211,6 +211,7 @@ def serve(channel: Channel) -> None:
     if not isinstance(start, messages.Start):
         raise TypeError(f"the first message must be Start, not {type(start).__name__}")
     tie_to_parent(start.parent_pid)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         _serve_units(start, channel)
     except KNOWN_ERRORS as error:
@@ -237,6 +238,9 @@ def main() -> None:
         serve(channel)
     except (EOFError, BrokenPipeError):
         os._exit(1)  # the parent is gone: nobody is left to tell
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is closed; Python would tidy up for seconds what ends with the process
 
 
 if __name__ == "__main__":
