@@ -129,7 +129,7 @@ class Job:
 
     def _default_encode_threads(self) -> int:
         # Most of the time that object storage takes is waiting.
-        return max(backend_of(self.store).min_threads, min(16, num_cores() // len(self.groups)))
+        return max(backend_of(self.store).min_threads, min(8, num_cores() // len(self.groups)))
 
 
 def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:

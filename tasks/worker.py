@@ -39,7 +39,7 @@ from tasks.write_path import WritePath
 from tasks.writer import Sample, StateWriter
 
 # Encoders must not keep the thread that launches the forward from the interpreter for Python's own 5 ms.
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 1e-4
 
 
 class Worker:
