@@ -6,13 +6,15 @@ value is refused at its field. What the form leaves empty comes from the worker'
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 from pydantic_settings import BaseSettings
 
 from flows.errors import SettingsError
-from flows.settings import Checks, ModelSettings, Resources, Settings, load_settings
+from flows.resource_settings import Checks, Resources
+from flows.settings import ModelSettings, Settings, load_settings
 from flows.token_settings import ChatSettings, DataSettings, SampleSettings
 
 _JSON = r"^\s*\{[\s\S]*\}\s*$"
@@ -34,8 +36,9 @@ GROUPS: dict[str, type[BaseSettings]] = {
 
 
 def group_settings(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Put settings into the groups of the form, as JSON has them."""
-    known = {name: _plain(value) for name, value in values.items()}
+    """Put settings into the groups of the form, as JSON has them; those that are an empty field there are left out."""
+    empty = {name: field.default for name, field in Settings.model_fields.items() if not _is_shown(name)}
+    known = {name: _plain(value) for name, value in values.items() if name not in empty or value != empty[name]}
     groups = {group: {name: known[name] for name in known if name in cls.model_fields} for group, cls in GROUPS.items()}
     return {group: inside for group, inside in groups.items() if inside}
 
@@ -62,6 +65,7 @@ def read_form(value: Any) -> Settings:
     return load_settings(**ungroup_settings(value))
 
 
+@cache
 def form_schema() -> dict[str, Any]:
     """Return the JSON schema of the form."""
     groups = {name: _group_schema(cls) for name, cls in GROUPS.items()}
@@ -74,6 +78,12 @@ def titled(title: str, **schema: Any) -> Any:
     return Field(json_schema_extra={"title": title, **schema})
 
 
+def _is_shown(name: str) -> bool:
+    """Say whether the form shows the default of a setting, or is empty there."""
+    fields = (group["properties"].get(name) for group in form_schema()["properties"].values())
+    return any("default" in field for field in fields if field is not None)
+
+
 def _group_schema(cls: type[BaseSettings]) -> dict[str, Any]:
     schema = cls.model_json_schema()
     fields = {name: _field_schema(field) for name, field in schema["properties"].items()}
@@ -84,7 +94,7 @@ def _group_schema(cls: type[BaseSettings]) -> dict[str, Any]:
 
 
 def _field_schema(field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field as a form has it: what may be unset is an empty field, not a choice between two types."""
+    """Return a field as a form has it: what may be unset, or `auto`, is an empty field and no choice of two types."""
     choices = [choice for choice in field.get("anyOf", ()) if choice.get("type") != "null"]
     if choices:
         field = choices[0] | {name: value for name, value in field.items() if name not in ("anyOf", "default")}

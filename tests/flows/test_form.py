@@ -95,6 +95,8 @@ def test_a_bad_value_is_refused(changes: dict[str, Any]) -> None:
         {"template_kwargs": {"enable_thinking": False}},
         {"template_date": "2026-11-30"},
         {"store": "s3://bucket/prefix"},
+        {"max_batch_tokens": "auto", "max_length": None},
+        {"max_batch_tokens": 4096},
     ],
     ids=str,
 )

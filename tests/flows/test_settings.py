@@ -5,7 +5,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from flows.errors import SettingsError
-from flows.settings import Checks, Computation, Resources, Settings, explain_settings, load_settings
+from flows.resource_settings import Checks, Resources
+from flows.settings import Computation, Settings, explain_settings, load_settings
 
 GIVEN = {"model": "m", "data": "chats.jsonl", "store": "s"}
 
