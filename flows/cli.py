@@ -93,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
         add_settings(parser_of_settings)
         deploy_commands.add_nightly(parser_of_settings)
     _add_command(subparsers, "undeploy", deploy_commands.undeploy)
-    deploy_commands.add_queues(_add_command(subparsers, "worker", deploy_commands.worker))
+    deploy_commands.add_work(_add_command(subparsers, "worker", deploy_commands.worker))
     deploy_commands.add_address(_add_command(subparsers, "server", deploy_commands.server))
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=_store, default=Path("aerie-demo"), help="folder of the store (%(default)s)")

@@ -68,9 +68,11 @@ def _extract(settings: Settings, *, as_json: bool) -> int:
     with secret_environment(settings.secret_block), progress_on_stderr():
         prepare_job(settings, current_progress(print_line))  # refuse before prefect is imported and its server started
         require_prefect()
-        from flows.pipeline import extract_hidden_states  # noqa: PLC0415 - see above
+        from flows.crash_detection import watched  # noqa: PLC0415 - see above
+        from flows.pipeline import extract_hidden_states  # noqa: PLC0415
 
-        result = extract_hidden_states(settings)
+        with watched():
+            result = extract_hidden_states(settings)
     _print_report(result.report, as_json=as_json)
     return 0
 

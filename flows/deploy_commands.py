@@ -61,7 +61,8 @@ def worker(arguments: argparse.Namespace) -> int:
     _require_known_server()
     pool = list_deployments({})[0].pool
     queues = [part for queue in arguments.queue or () for part in ("--work-queue", queue)]
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", *queues]
+    limit = ["--limit", str(arguments.limit)] if arguments.limit else []
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", *queues, *limit]
     os.environ.pop("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", None)  # here its log is what there is to see
     _keep_names_ours()
     os.execv(sys.executable, command)  # noqa: S606 - our own interpreter and module
@@ -72,6 +73,7 @@ def server(arguments: argparse.Namespace) -> int:
     require_address(arguments.host, arguments.port)
     address = f"http://{arguments.host}:{arguments.port}"
     print_line(f"Prefect's pages: {address}; in other terminals: export PREFECT_API_URL={address}/api")
+    os.environ.pop("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", None)  # as above
     run_server(arguments.host, arguments.port)
     return 0
 
@@ -115,11 +117,12 @@ def add_nightly(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_queues(parser: argparse.ArgumentParser) -> None:
-    """Add the flag of a worker's queues."""
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what a worker takes."""
     parser.add_argument(
         "--queue", action="append", metavar="NAME", help="gpu or cpu, may be given twice; by default all of the pool"
     )
+    parser.add_argument("--limit", type=int, metavar="N", help="runs at once on this machine; by default no limit")
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:

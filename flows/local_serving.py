@@ -3,15 +3,20 @@
 from collections.abc import Iterable
 
 from prefect import serve
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 
+from flows.crash_detection import watched_tags
 from flows.deployments import Deployment
+from flows.work_pool import watch_runs
 
 
 def serve_deployments(deployments: Iterable[Deployment]) -> None:
     """Put the deployments on the server and run what is asked of them, until interrupted; each run is a process."""
+    with get_client(sync_client=True) as client:
+        watch_runs(client)
     serve(*(_served(one) for one in deployments))
 
 
@@ -24,6 +29,7 @@ def _served(deployment: Deployment) -> RunnerDeployment:
         deployment.entrypoint,
         deployment.name,
         description=deployment.description,
+        tags=watched_tags(),
         parameters=deployment.parameters,
         schedules=schedules,
         concurrency_limit=ConcurrencyLimitConfig(**deployment.concurrency) if deployment.concurrency else None,

@@ -12,6 +12,7 @@ from pydantic import Field
 from flows.board import Board
 from flows.form import STORE_PATTERN, titled
 from flows.prefect_defaults import tie_server
+from flows.presence import present
 from flows.progress import Counting, Progress, run_progress
 from flows.secret_block import secret_environment
 from flows.store_field import StoreField
@@ -143,5 +144,5 @@ def collect_garbage(
 def _running(secret_block: str | None) -> Iterator[tuple[Progress, Board]]:
     """Give a run its credentials and the places where it shows what it does."""
     board = Board(runtime.flow_run.id)
-    with secret_environment(secret_block), board.shown():
+    with present(runtime.flow_run.id), secret_environment(secret_block), board.shown():
         yield run_progress(get_run_logger().info, board), board

@@ -15,6 +15,7 @@ from flows.board import Board
 from flows.form import SettingsForm, read_form
 from flows.job import prepare_job
 from flows.prefect_defaults import tie_server
+from flows.presence import present
 from flows.progress import Counting, format_bytes, format_count, run_progress
 from flows.report import RunResult
 from flows.run import Run
@@ -58,7 +59,7 @@ def extract_hidden_states(settings: SettingsForm) -> RunResult:
     """
     settings = read_form(settings)
     board = Board(runtime.flow_run.id)
-    with secret_environment(settings.secret_block), board.shown():
+    with present(runtime.flow_run.id), secret_environment(settings.secret_block), board.shown():
         progress = run_progress(get_run_logger().info, board)
         job = prepare_job(settings, progress)
         init_store(job.store)

@@ -16,6 +16,8 @@ DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     # A run whose server is away at its end waits 2 + 4 + ... + 256 s for it, 8 minutes; with Prefect's 5, one minute.
     "PREFECT_CLIENT_MAX_RETRIES": "8",
+    # By its heartbeats the server knows that a run is alive (crash_detection); with Prefect's 180 it would know late.
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
 }
 _LOOPBACK = ("127.0.0.1", "localhost")
 

@@ -41,10 +41,11 @@ def validate(arguments: argparse.Namespace) -> int:
     if arguments.spec is not None:
         find_spec(arguments.store, arguments.spec)
     require_prefect()
-    from flows.maintenance import validate_store  # noqa: PLC0415 - see above
+    from flows.crash_detection import watched  # noqa: PLC0415 - see above
+    from flows.maintenance import validate_store  # noqa: PLC0415
 
     options = {"fraction": arguments.fraction, "threads": arguments.threads, "repair": arguments.repair}
-    with progress_on_stderr():
+    with progress_on_stderr(), watched():
         report = validate_store(arguments.store, arguments.spec, **options)
     for finding in report.findings:
         name = finding.sample_hash or finding.pack_id or f"{finding.where} {finding.digest or ''}".strip()
@@ -64,9 +65,10 @@ def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs, and many small packs into one."""
     find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
     require_prefect()
-    from flows.maintenance import compact_store  # noqa: PLC0415 - see above
+    from flows.crash_detection import watched  # noqa: PLC0415 - see above
+    from flows.maintenance import compact_store  # noqa: PLC0415
 
-    with progress_on_stderr():
+    with progress_on_stderr(), watched():
         packed = compact_store(arguments.store, arguments.spec)
     packed = packed or PackInfo()
     document = {name: getattr(packed, name) for name in ("samples", "bytes", "merged", "skipped")}
@@ -93,9 +95,10 @@ def gc(arguments: argparse.Namespace) -> int:
 
 def _collect(store: StorePath, age: float | None) -> Garbage:
     require_prefect()
-    from flows.maintenance import collect_garbage  # noqa: PLC0415 - imports prefect; to look needs no flow
+    from flows.crash_detection import watched  # noqa: PLC0415 - imports prefect; to look needs no flow
+    from flows.maintenance import collect_garbage  # noqa: PLC0415
 
-    with progress_on_stderr():
+    with progress_on_stderr(), watched():
         return collect_garbage(store, older_than_seconds=age, dry_run=False)
 
 

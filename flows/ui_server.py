@@ -16,6 +16,13 @@ from flows.errors import SettingsError
 LOOPBACK = "127.0.0.1"
 PORT = 4200
 _POLICY = b"connect-src 'self'; img-src 'self' data:"
+_SETTINGS = {
+    # The pages ask the server that they come from, by whatever name a browser knows it.
+    "PREFECT_UI_API_URL": "/api",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # Kept in memory, the leases of slots would be gone when the server starts again, and the slots taken for ever.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,8 +50,7 @@ class KeptIn:
 def run_server(host: str = LOOPBACK, port: int = PORT) -> None:
     """Serve Prefect's API and pages until interrupted; the database is what Prefect's settings say, or SQLite."""
     prefect_defaults.apply()
-    # The pages ask the server that they come from, by whatever name a browser knows it.
-    for name, value in {"PREFECT_UI_API_URL": "/api", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}.items():
+    for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import uvicorn  # noqa: PLC0415 - only the server needs these two
     from prefect.server.api.server import create_app  # noqa: PLC0415 - reads the settings

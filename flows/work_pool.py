@@ -8,12 +8,12 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCre
 from prefect.client.schemas.filters import DeploymentFilter, WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import ConcurrencyOptions
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
-from flows import prefect_defaults
+from flows import crash_detection, prefect_defaults
 from flows.deployments import Deployment
 from tasks.device_slots import limit_name
 
@@ -43,8 +43,16 @@ def deploy(deployments: Iterable[Deployment], device_groups: Iterable[str], *, k
         for group in device_groups:
             client.upsert_global_concurrency_limit_by_name(limit_name(group), 1)
             changes.append(Change("concurrency limit", limit_name(group), "1 slot"))
+        changes += watch_runs(client)
         changes += [_deploy_one(client, one, keep_schedules=keep_schedules) for one in deployments]
     return changes
+
+
+def watch_runs(client: SyncPrefectClient) -> list[Change]:
+    """Have the server mark runs whose process is gone."""
+    return [
+        Change("automation", one.name, crash_detection.ensure(client, one)) for one in crash_detection.automations()
+    ]
 
 
 def undeploy(deployments: Iterable[Deployment]) -> list[Change]:
@@ -59,26 +67,31 @@ def undeploy(deployments: Iterable[Deployment]) -> list[Change]:
                 changes.append(Change("deployment", name, "removed"))
             except ObjectNotFound:
                 changes.append(Change("deployment", name, "was not there"))
+        changes += [
+            Change("automation", one.name, crash_detection.remove(client, one)) for one in crash_detection.automations()
+        ]
         changes += _remove_limits(client)
         changes += [_remove_pool(client, pool) for pool in sorted({one.pool for one in deployments})]
     return changes
 
 
 def _ensure_pool(client: SyncPrefectClient, name: str) -> Change:
-    template = ProcessWorker.get_default_base_job_template()
-    try:
+    try:  # asked for first: one made in vain is an error in the log of PostgreSQL
+        client.read_work_pool(name)
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
         client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
-    except ObjectAlreadyExists:
-        return Change("work pool", name, "is there")
-    return Change("work pool", name, "made")
+        return Change("work pool", name, "made")
+    return Change("work pool", name, "is there")
 
 
 def _ensure_queue(client: SyncPrefectClient, pool: str, name: str) -> Change:
     try:
+        client.read_work_queue_by_name(name, work_pool_name=pool)
+    except ObjectNotFound:
         client.create_work_queue(name=name, work_pool_name=pool)
-    except ObjectAlreadyExists:
-        return Change("queue", f"{pool}/{name}", "is there")
-    return Change("queue", f"{pool}/{name}", "made")
+        return Change("queue", f"{pool}/{name}", "made")
+    return Change("queue", f"{pool}/{name}", "is there")
 
 
 def _deploy_one(client: SyncPrefectClient, deployment: Deployment, *, keep_schedules: bool) -> Change:
@@ -99,6 +112,7 @@ def _deploy_one(client: SyncPrefectClient, deployment: Deployment, *, keep_sched
         concurrency_options=_options(deployment),
         parameters=deployment.parameters,
         description=deployment.description,
+        tags=[crash_detection.TAG],
         work_pool_name=deployment.pool,
         work_queue_name=deployment.queue,
         entrypoint=deployment.entrypoint,

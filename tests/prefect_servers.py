@@ -21,10 +21,15 @@ CHROMIUM = shutil.which("chromium")
 
 @dataclass
 class PrefectServer:
-    """`aerie server` in a folder of its own; may be ended and started again on its port and database."""
+    """`aerie server` in a folder of its own; may be ended and started again on its port and database.
+
+    Attributes:
+        settings: environment of the server alone.
+    """
 
     folder: Path
     port: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     client: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=60.0))
 
@@ -43,7 +48,7 @@ class PrefectServer:
 
     def start(self) -> None:
         self.port = self.port or free_port()
-        environment = user_environment() | self.environment
+        environment = user_environment() | self.environment | self.settings
         del environment["PREFECT_API_URL"]
         with (self.folder / "server.log").open("ab") as log:
             command = [AERIE, "server", "--port", str(self.port)]
@@ -76,8 +81,8 @@ class PrefectServer:
 
 
 @contextmanager
-def running_server(folder: Path) -> Iterator[PrefectServer]:
-    server = PrefectServer(folder)
+def running_server(folder: Path, **settings: str) -> Iterator[PrefectServer]:
+    server = PrefectServer(folder, settings=settings)
     server.start()
     try:
         yield server
@@ -86,9 +91,9 @@ def running_server(folder: Path) -> Iterator[PrefectServer]:
 
 
 @contextmanager
-def running_worker(server: PrefectServer, *arguments: str) -> Iterator[Path]:
+def running_worker(server: PrefectServer, *arguments: str, log_name: str = "worker.log") -> Iterator[Path]:
     """Run `aerie worker`; gives its log."""
-    log_path = server.folder / "worker.log"
+    log_path = server.folder / log_name
     environment = user_environment() | server.environment
     with log_path.open("ab") as log:
         command = [AERIE, "worker", *arguments]

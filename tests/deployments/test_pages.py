@@ -123,7 +123,7 @@ def deploy_twice(server: PrefectServer, work: Path) -> None:
         for _ in range(2)
     )
     assert [change["kind"] for change in first] == [
-        *("work pool", "queue", "queue", "concurrency limit"),
+        *("work pool", "queue", "queue", "concurrency limit", *(["automation"] * 3)),
         *(["deployment"] * 4),
     ]
     assert {change["what"].split(",")[0] for change in first} == {"made", "1 slot"}
