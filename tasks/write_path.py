@@ -22,6 +22,9 @@ from tasks.writer import Sample, StateWriter
 # always has the next. Each keeps its states on the device.
 MAX_WAITING = 2
 
+# By time.monotonic.
+Interval = tuple[float, float]
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -87,10 +90,10 @@ class WritePath:
         self._on_fault = on_fault
         self._on_error = on_error
         self._trace = trace
-        self._batches: deque[tuple[Batch, float]] = deque()
+        self._batches: deque[tuple[Batch, Interval]] = deque()
         self._landing_now = False
-        self._held_seconds = 0.0  # since the batch before was handed over
-        self._last_ended: Any = None
+        self._held: Interval = (0.0, 0.0)  # when the batch before was handed over
+        self._last_ended = float("inf")
         self._error: BaseException | None = None
         self._is_closed = False
         self._changed = threading.Condition()
@@ -105,10 +108,10 @@ class WritePath:
         """
         began = time.monotonic()
         with self._changed:
-            self._batches.append((batch, self._held_seconds))
+            self._batches.append((batch, self._held))
             self._changed.notify_all()
             self._changed.wait_for(lambda: len(self._batches) < MAX_WAITING or self._error is not None)
-            self._held_seconds = time.monotonic() - began
+            self._held = (began, time.monotonic())
         self.raise_error()
 
     def empty_device(self) -> bool:
@@ -158,7 +161,7 @@ class WritePath:
             if not self._is_closed:
                 self.fail(error)
 
-    def _next(self) -> tuple[Batch, float] | None:
+    def _next(self) -> tuple[Batch, Interval] | None:
         with self._changed:
             self._landing_now = False
             self._changed.notify_all()
@@ -168,9 +171,9 @@ class WritePath:
             self._landing_now = True
             return self._batches[0]
 
-    def _land(self, batch: Batch, held_seconds: float) -> None:
+    def _land(self, batch: Batch, held: Interval) -> None:
         self._clock.wait(batch.ended)
-        self._measure(batch, held_seconds)
+        self._measure(batch, held)
         with self._trace.span("copy", tokens=sum(batch.lengths)):
             faults = self._find_faults(batch)
             for sample, fault, states in zip(batch.samples, faults, batch.states, strict=True):
@@ -183,14 +186,13 @@ class WritePath:
             self._batches.popleft()
             self._changed.notify_all()
 
-    def _measure(self, batch: Batch, held_seconds: float) -> None:
+    def _measure(self, batch: Batch, held: Interval) -> None:
         """Count the time of a forward; and that before it, as far as the forward was held up and the device idle."""
-        clock, last = self._clock, self._last_ended
-        seconds = clock.seconds(batch.began, batch.ended)
-        waited = 0.0 if last is None else min(held_seconds, max(0.0, clock.seconds(last, batch.began)))
-        self._last_ended = batch.ended
+        began, ended = self._clock.on_host(batch.began), self._clock.on_host(batch.ended)
+        seconds = self._clock.seconds(batch.began, batch.ended)
+        waited = max(0.0, min(held[1], began) - max(held[0], self._last_ended))
+        self._last_ended = ended
         self._units.add_times(batch.samples[0].unit, seconds, waited)
-        began = clock.on_host(batch.began)
         self._trace.add("wait", began - waited, waited, "device")
         self._trace.add("forward", began, seconds, "device", tokens=sum(batch.lengths), samples=len(batch.samples))
 
