@@ -19,7 +19,9 @@ from prefect_servers import PrefectServer, browser_page, running_worker, until
 
 from storage.store import open_store
 
-MANY = [json.dumps(chat(f"Question {i}: why is the sky blue?", "Because it scatters light. " * 30)) for i in range(2000)]
+MANY = [
+    json.dumps(chat(f"Question {i}: why is the sky blue?", "Because it scatters light. " * 30)) for i in range(2000)
+]
 FEW = [*(json.dumps(chat(f"And {i}?", "No. " * 20)) for i in range(6)), MANY[0], "this is no JSON"]
 PHASES = ("tokenize", "extract", "validate", "compact")
 
