@@ -56,6 +56,7 @@ def run_units(folder: Path, workers: int, units: int) -> dict[str, Any]:
         seconds = time.monotonic() - started
         runs = _all_runs(server)
         logged = server.ask("logs", logs={"level": {"ge_": 40}})
+        errors = find_errors(folder)  # before PostgreSQL is ended under its clients
     return {
         "workers": workers,
         "units": units,
@@ -63,7 +64,7 @@ def run_units(folder: Path, workers: int, units: int) -> dict[str, Any]:
         "started_more_than_once": sum(run["run_count"] != 1 for run in runs),
         "units_of_each_worker": [_count_units(log) for log in sorted(folder.glob("worker-*.log"))],
         "seconds": round(seconds, 1),
-        "errors": [*find_errors(folder), *(line["message"] for line in logged)],
+        "errors": [*errors, *(line["message"] for line in logged)],
     }
 
 
@@ -96,7 +97,8 @@ def _deploy(server: PrefectServer, folder: Path) -> str:
 
 
 def _count_units(log: Path) -> int:
-    return len(set(re.findall(r"submitting flow run '([0-9a-f-]+)'", log.read_text("utf-8"))))
+    """Count the runs that began; of two workers that take one, Prefect's server stops the second."""
+    return len(set(re.findall(r"/runs/flow-run/([0-9a-f-]+)", log.read_text("utf-8"))))
 
 
 def _count(server: PrefectServer, *states: str) -> int:

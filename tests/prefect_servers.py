@@ -102,7 +102,11 @@ def running_worker(server: PrefectServer, *arguments: str, log_name: str = "work
         yield log_path
     finally:
         worker.terminate()
-        worker.wait()
+        try:
+            worker.wait(20)
+        except subprocess.TimeoutExpired:  # an idle worker of Prefect 3.9.1 sometimes waits for a second signal
+            worker.kill()
+            worker.wait()
 
 
 def _start(command: list[Any], environment: dict[str, str], log: Any, folder: Path) -> subprocess.Popen[bytes]:
