@@ -44,16 +44,24 @@ class Pages:
         self.open(f"deployments/deployment/{deployment_id}/run")
         until(lambda: self.field("Model").input_value() and self.field("Store").input_value())
         for label, value in values.items():
-            self.field(label).fill(value)
+            self.fill(self.field(label), value)
+
+    def fill(self, field: Any, value: str) -> None:
+        """Fill a field, and again where the form was drawn anew meanwhile."""
+        while field.input_value() != value:
+            field.fill(value)
+            self.page.wait_for_timeout(300)
 
     def field(self, label: str) -> Any:
         return self.page.get_by_label(re.compile(rf"^{label.replace('_', ' ')}( \(Optional\))?$")).first
 
     def submit(self) -> dict[str, Any]:
         """Submit the form; gives what the server answers."""
-        with self.page.expect_response(re.compile("/create_flow_run$")) as answer:
-            self.page.get_by_role("button", name="Submit").click()
-        return answer.value.json()
+        while True:
+            with self.page.expect_response(re.compile("/create_flow_run$")) as answer:
+                self.page.get_by_role("button", name="Submit").click()
+            if answer.value.status < 500:  # else SQLite was busy, as it is on a busy machine; a person tries again
+                return answer.value.json()
 
     def choose(self, action: str, confirm: str) -> None:
         """Choose from the menu of the page's run."""
@@ -153,8 +161,10 @@ def refuse_bad_values(pages: Pages, extract: str) -> None:
 def start(pages: Pages, extract: str, data: Path, store: Path) -> str:
     pages.fill_form(extract, Layers="2,final", Store=str(store))
     data_files = pages.page.locator("[data-slot=card]", has=pages.page.get_by_role("button", name="Drag to reorder"))
-    data_files.last.locator("textarea").fill(str(data))
-    return str(pages.submit()["id"])
+    pages.fill(data_files.last.locator("textarea"), str(data))
+    answer = pages.submit()
+    assert "id" in answer, answer
+    return str(answer["id"])
 
 
 def watch_progress(pages: Pages, run_id: str) -> None:
