@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
+from prefect.context import TagsContext
 from prefect.states import Running
 
 _LOOK_SECONDS = 20.0
@@ -20,12 +21,16 @@ _MESSAGE = "goes on: it was the server that could not hear it"
 
 @contextlib.contextmanager
 def present(flow_run_id: UUID | None) -> Iterator[None]:
-    """Look every 20 s, while within, whether the server takes the run for crashed, and correct it."""
+    """Look every 20 s, while within, whether the server takes the run for crashed, and correct it.
+
+    Its tasks get none of its tags: a task with a tag asks the server for a slot first, and fails where it is away.
+    """
     over = threading.Event()
     if flow_run_id is not None:
         threading.Thread(target=_keep_correcting, args=(flow_run_id, over), name="presence", daemon=True).start()
     try:
-        yield
+        with TagsContext(current_tags=set()):
+            yield
     finally:
         over.set()
 
