@@ -68,10 +68,11 @@ def test_an_interrupt_leaves_no_child(tmp_path):
     def interrupt(row: dict[str, Any]) -> None:
         raise KeyboardInterrupt(row["variant"])
 
+    before = psutil.Process().children()  # servers that other tests share
     with pytest.raises(KeyboardInterrupt, match="x"):
         measure_all([job(tmp_path, "a", "x", "hang")], 1, time.monotonic() + 600, interrupt)
 
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_rows_of_an_earlier_run_in_the_same_folder_are_not_taken_for_new_ones(tmp_path):

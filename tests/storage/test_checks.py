@@ -47,9 +47,9 @@ def test_a_sound_store_has_no_findings(filled) -> None:
 
 
 def write_noise(filled, seed: int) -> Path:
-    """Write a sample whose chunks cannot be compressed, so that they are as long as those of any other."""
-    bits = np.random.default_rng(seed).integers(0x0080, 0x7F80, (60, 3, 48), np.uint16)
-    name = ObjectWriter(filled.path, filled.spec).write(np.array([seed], np.int32).repeat(60), bits).sample_hash
+    """Write a sample whose planes of bytes cannot be compressed or are constant: as long as those of any other."""
+    bits = np.random.default_rng(seed).integers(0x3F00, 0x4000, (256, 3, 48), np.uint16)
+    name = ObjectWriter(filled.path, filled.spec).write(np.array([seed], np.int32).repeat(256), bits).sample_hash
     return filled.path / "objects" / filled.digest / name[:2] / name
 
 

@@ -19,7 +19,8 @@ def test_only_the_rotary_dim_of_minimax_m2_is_rotated(tiny_model: Callable[[str]
     alone = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, local_files_only=True)
     with torch.no_grad():
         theirs = alone.model(torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states[1][0]
-    assert torch.equal(ours[:1], theirs[:1])  # at position 0 nothing is rotated
+    # At position 0 nothing is rotated; how many tokens share its experts decides the last bits.
+    assert (ours[0] - theirs[0]).norm() / theirs[0].norm() < 1e-6
     assert (ours - theirs).norm() / theirs.norm() > 0.1
 
 
