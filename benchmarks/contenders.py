@@ -8,7 +8,7 @@ through pageable memory; `torch.save` of each in a file of its own, on threads, 
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ class Contenders:
 
     def ways(self) -> dict[str, Callable[[], object]]:
         """Return what to run, by name."""
-        found = {
+        found: dict[str, Callable[[], object]] = {
             "forward": self.run_forward,
             "ours": self.run_ours,
             "torch.save": self.run_unpadded,
@@ -96,7 +96,7 @@ class Contenders:
     def run_unpadded(self) -> None:
         """Run the same batches as ours; `.cpu()` and `torch.save` a sample."""
         with ThreadPoolExecutor(8) as pool:
-            saved = []
+            saved: list[Future[object]] = []
             for batch in self._batches(self._few):
                 states = self._subject.engine.forward(batch)
                 for rows in torch.split(states, [len(ids) for ids in batch]):
@@ -106,7 +106,7 @@ class Contenders:
     def run_padded(self) -> None:
         """Run batches in the order of the data, padded; `.cpu()` and `torch.save` a padded sample."""
         with ThreadPoolExecutor(8) as pool:
-            saved = []
+            saved: list[Future[object]] = []
             for batch in self._padded_batches():
                 states = self._subject.engine.forward(batch)
                 for rows in torch.split(states, len(batch[0])):
@@ -117,7 +117,7 @@ class Contenders:
         """Run transformers with `output_hidden_states`, one sequence at a time; `.cpu()` and `torch.save` a sample."""
         assert self._reference is not None  # noqa: S101 - else it is no way
         with ThreadPoolExecutor(8) as pool:
-            saved = []
+            saved: list[Future[object]] = []
             for ids in self._few:
                 rows = self._subject.engine.gauge(self._reference.forward, [ids]).cpu()
                 saved.append(pool.submit(torch.save, {"hidden_states": rows}, self._next_file(saved)))
@@ -161,7 +161,7 @@ def _pad(batch: Sequence[Ids]) -> list[Ids]:
     return [np.pad(ids, (0, longest - len(ids)), constant_values=PADDING) for ids in batch]
 
 
-def _check(saved: Sequence[object]) -> None:
-    done, _ = wait(saved)  # type: ignore[type-var]
+def _check(saved: Sequence[Future[object]]) -> None:
+    done, _ = wait(saved)
     for one in done:
         one.result()

@@ -66,7 +66,8 @@ def draw_lengths(num_tokens: int, shortest: int, longest: int, seed: int = 0) ->
     """Draw lengths of samples, uniformly, that come to about so many tokens."""
     random = np.random.default_rng(seed)
     count = max(1, round(num_tokens / ((shortest + longest) / 2)))
-    return random.integers(shortest, longest + 1, count).tolist()
+    lengths: list[int] = random.integers(shortest, longest + 1, count).tolist()
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)
