@@ -25,6 +25,7 @@ LONGEST_FILES = (
     "tasks/engine/test_tensor_parallel.py",
     "flows/test_commands.py",
     "deployments/test_pages.py",
+    "deployments/test_deaths.py",
     "flows/test_interruptions.py",
     "tasks/test_engine_process.py",
     "tasks/test_engine_faults.py",
