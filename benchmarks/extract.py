@@ -68,6 +68,8 @@ def measure_model(name: str, folder: Path, given: argparse.Namespace, deadline: 
     model = make_model(name, folder / "model", small=given.small)
     made = time.monotonic()
     settings: dict[str, Any] = {"max_batch_tokens": given.batch_tokens}
+    if given.encode_threads:
+        settings["encode_threads"] = given.encode_threads
     if given.trace:
         begin_trace(given.trace.with_suffix(f".{name}.json"))
         settings["trace"] = str(given.trace.with_suffix(f".{name}.json"))
@@ -213,6 +215,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--longest", type=int, help="tokens of the longest sample")
     parser.add_argument("--share", type=int, help="the others run every so manieth sample")
     parser.add_argument("--batch-tokens", type=int)
+    parser.add_argument("--encode-threads", type=int)
     parser.add_argument("--no-transformers", action="store_true")
     parser.add_argument("--budget-seconds", type=float, default=float("inf"), help="no round begins after this")
     parser.add_argument("--least-seconds", type=float, default=0.0, help="what a model needs at least to be begun")

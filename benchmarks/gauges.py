@@ -25,8 +25,8 @@ class Reading:
     Attributes:
         seconds: by the clock on the wall.
         device_seconds: time in the model, by the clock of the device.
-        cpu_seconds: of all threads.
-        peak_memory_bytes: most memory of the process that was resident meanwhile.
+        cpu_seconds: of all threads, and of those processes that encode.
+        peak_memory_bytes: most memory of all these that was resident meanwhile.
     """
 
     seconds: float
@@ -73,11 +73,11 @@ class GaugedEngine:
         """Do a piece of work and return what it took; forwards that it began are waited for."""
         self._marks.clear()
         with _Peak() as peak:
-            cpu, began = time.process_time(), time.perf_counter()
+            cpu, began = _cpu_seconds(), time.perf_counter()
             work()
             if self._marks:
                 self._clock.wait(self._marks[-1][1])
-            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+            seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
         device = sum(self._clock.seconds(*marks) for marks in self._marks)
         return Reading(seconds, device, cpu, peak.num_bytes)
 
@@ -99,8 +99,20 @@ class _Peak:
         self._thread.join()
 
     def _look(self) -> None:
-        process = psutil.Process()
+        process, *children = _processes()
         while True:
-            self.num_bytes = max(self.num_bytes, process.memory_info().rss)
+            others = (child.memory_info() for child in children)
+            here = process.memory_info().rss + sum(memory.rss - memory.shared for memory in others)
+            self.num_bytes = max(self.num_bytes, here)
             if self._is_over.wait(_SAMPLE_SECONDS):
                 return
+
+
+def _processes() -> list[psutil.Process]:
+    """Return this process and its children, which all live as long as it."""
+    process = psutil.Process()
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu_seconds() -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in _processes()))

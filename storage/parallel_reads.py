@@ -1,5 +1,6 @@
 """The states of many samples, decoded on threads into one block of memory."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
@@ -16,10 +17,19 @@ from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
 
 # A longer sample is shared among threads.
-PART_ROWS = 16 * TOKENS_PER_CHUNK
-# Several for each thread, so that all end together; few, since to hand one over costs more than to read a small sample.
-SHARES_PER_THREAD = 8
+PART_ROWS = 2 * TOKENS_PER_CHUNK
+# Several for each thread, so that all end together, and more while they are large; few of small samples, since to hand
+# one over costs more than to read it.
+SHARES_PER_THREAD = range(8, 33)
+SHARE_BYTES = 4 << 20
 MAX_THREADS = 16
+
+
+class _Scratches(threading.local):
+    """One scratch a thread, for all of its shares."""
+
+    def __init__(self) -> None:
+        self.mine = Scratch()
 
 
 class _Part(NamedTuple):
@@ -84,11 +94,12 @@ def _fitting(out: npt.NDArray[Any], shape: tuple[int, int, int], spec: StateSpec
 
 
 def _read_parts(parts: list[_Part], slots: Sequence[int], threads: int) -> None:
-    def read(share: list[_Part]) -> list[_Part]:
-        scratch = Scratch()
-        return [part for part in share if not _read_part(part, slots, scratch)]
+    scratches = _Scratches()
 
-    shares = list(_shares(parts, threads * SHARES_PER_THREAD if threads > 1 else 1))
+    def read(share: list[_Part]) -> list[_Part]:
+        return [part for part in share if not _read_part(part, slots, scratches.mine)]
+
+    shares = list(_shares(parts, threads * _shares_per_thread(parts, threads) if threads > 1 else 1))
     if len(shares) < 2:  # noqa: PLR2004 - one share needs no second thread
         moved = [part for share in shares for part in read(share)]
     else:
@@ -105,6 +116,11 @@ def _read_part(part: _Part, slots: Sequence[int], scratch: Scratch) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _shares_per_thread(parts: list[_Part], threads: int) -> int:
+    large = sum(part.out.nbytes for part in parts) // (threads * SHARE_BYTES)
+    return min(max(large, SHARES_PER_THREAD.start), SHARES_PER_THREAD.stop - 1)
 
 
 def _shares(parts: list[_Part], count: int) -> Iterator[list[_Part]]:

@@ -88,6 +88,18 @@ class WorkerError(TaskError):
         return type(self), (self.message, self.log_path)
 
 
+class LandingError(TaskError):
+    """There is no memory where states of a GPU could land."""
+
+    kind = "landing"
+
+
+class EncoderLostError(TaskError):
+    """A process that encodes and commits has died."""
+
+    kind = "encoder_lost"
+
+
 class RunEndedError(TaskError):
     """Work was asked of a run that is over."""
 

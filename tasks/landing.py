@@ -1,10 +1,13 @@
-"""Where states come to the host: pinned memory that a GPU copies into, or where the CPU has computed them."""
+"""Where states come to the host: memory that processes share and a GPU copies into, or where the CPU computed them."""
 
-from typing import Any, Protocol
+import mmap
+from typing import Protocol
 
 import torch
 
+from tasks.errors import LandingError
 from tasks.ring import Region, Ring
+from tasks.shared_memory import SharedMemory
 
 
 class Landed:
@@ -21,6 +24,16 @@ class Landed:
         self._ring = ring
         self._region = region
         self._copied = copied
+
+    @property
+    def start(self) -> int:
+        """Where in the landing's memory they begin, in bytes."""
+        return self._region.start
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes they are."""
+        return self._region.num_bytes
 
     def wait(self) -> None:
         """Wait until they are here."""
@@ -62,6 +75,10 @@ class Landing(Protocol):
         """Wait until all that was landed is here, so that the device may use its memory again."""
         ...
 
+    def close(self) -> None:
+        """Let the memory go; nothing lands any more."""
+        ...
+
 
 class CpuLanding:
     """States stay where they were computed, and are counted."""
@@ -85,21 +102,29 @@ class CpuLanding:
     def finish(self) -> None:
         """Return at once."""
 
+    def close(self) -> None:
+        """Return at once."""
 
-class PinnedLanding:
-    """Pinned memory, allocated once, that the GPU copies into on a stream of its own.
 
-    Pageable memory takes 1.3 GiB/s on a machine where pinned memory takes 51.
+class SharedLanding:
+    """Memory that other processes share, allocated once; a GPU copies into it on a stream of its own.
+
+    CUDA has it pinned: pageable memory takes 1.3 GiB/s on a machine where pinned memory takes 51.
 
     Args:
-        capacity_bytes: size of the memory; torch pins a power of two, so it is rounded up to one.
+        capacity_bytes: size of the memory.
+        device: that states come from, `cpu` or `cuda`.
+
+    Attributes:
+        ring: which of it is taken.
+        memory: all of it.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
-        self.ring = Ring(1 << (capacity_bytes - 1).bit_length())
-        self._memory = torch.empty(self.ring.capacity_bytes, dtype=torch.uint8, pin_memory=True)
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._last: torch.cuda.Event | None = None
+    def __init__(self, capacity_bytes: int, device: str = "cuda") -> None:
+        self.ring = Ring(-(-capacity_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.memory = SharedMemory(self.ring.capacity_bytes)
+        self._tensor = torch.from_numpy(self.memory.array)
+        self._copies = _Copies(self._tensor) if device == "cuda" else None
 
     @property
     def unpinned_bytes(self) -> int:
@@ -109,24 +134,56 @@ class PinnedLanding:
     def land(self, states: torch.Tensor) -> Landed:
         """Begin to copy the states."""
         region = self.ring.take(states.nbytes)
-        target = self._memory[region.start : region.start + region.num_bytes].view(states.dtype).view(states.shape)
+        target = self._tensor[region.start : region.start + region.num_bytes].view(states.dtype).view(states.shape)
+        if self._copies is None:
+            return Landed(target.copy_(states), self.ring, region)
+        return Landed(target, self.ring, region, self._copies.begin(target, states))
+
+    def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy it beside what the forward does."""
+        return tensor if self._copies is None else self._copies.to_host(tensor)
+
+    def finish(self) -> None:
+        """Wait for the last copy."""
+        if self._copies is not None:
+            self._copies.finish()
+
+    def close(self) -> None:
+        """Let the memory go."""
+        if self._copies is not None:
+            self._copies.close()
+        self.memory.close()
+
+
+class _Copies:
+    """From a GPU into memory that this pins, one after the other, beside what else the GPU does."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._memory = memory
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._last: torch.cuda.Event | None = None
+        code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))  # type: ignore[no-untyped-call]
+        if code != 0:
+            raise LandingError(
+                f"CUDA cannot pin {memory.nbytes:,} bytes of memory (error {code}); lower max_in_flight_bytes, or raise"
+                " the limit of locked memory (ulimit -l)"
+            )
+
+    def begin(self, target: torch.Tensor, states: torch.Tensor) -> torch.cuda.Event:
         self._last = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._stream):
             target.copy_(states, non_blocking=True)
             self._last.record()
-        return Landed(target, self.ring, region, self._last)
+        return self._last
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy it beside what the forward does."""
         with torch.cuda.stream(self._stream):
             return tensor.cpu()
 
     def finish(self) -> None:
-        """Wait for the last copy; the stream does one after the other."""
         if self._last is not None:
             self._last.synchronize()
 
-
-def make_landing(device: Any, capacity_bytes: int) -> Landing:
-    """Return the landing for an engine on a device: `cpu` or `cuda`."""
-    return PinnedLanding(capacity_bytes) if device == "cuda" else CpuLanding(capacity_bytes)
+    def close(self) -> None:
+        self.finish()
+        torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())  # type: ignore[no-untyped-call]

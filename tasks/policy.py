@@ -10,7 +10,7 @@ from prefect.tasks import exponential_backoff
 
 from storage.errors import StoreFullError, StoreUnreachableError
 from tasks.engine.errors import RankLostError
-from tasks.errors import TokenizationError, WorkerError
+from tasks.errors import EncoderLostError, TokenizationError, WorkerError
 
 # The store is the cache: Prefect's own would key on the run, and a result of gigabytes must never be persisted.
 STORE_IS_THE_CACHE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
@@ -19,6 +19,7 @@ STORE_IS_THE_CACHE: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result"
 # may make room on a disk, or start a server again, within minutes. A wrong setting or a failed canary stays what it is.
 TRIES_AGAIN: dict[type[Exception], int] = {
     WorkerError: 2,
+    EncoderLostError: 2,
     RankLostError: 2,
     TokenizationError: 2,
     StoreFullError: 7,

@@ -24,6 +24,11 @@ class Trace:
         if self._file is not None:
             self._write({"name": "process_name", "ph": "M", "tid": 0, "args": {"name": process}})
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
     @contextlib.contextmanager
     def span(self, name: str, track: str | None = None, **details: Any) -> Iterator[None]:
         """Record what is done within, on the track of that name or of this thread's."""

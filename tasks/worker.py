@@ -22,13 +22,14 @@ from tasks import messages
 from tasks.batches import make_batches
 from tasks.channel import Channel
 from tasks.clocks import make_clock
+from tasks.encoder_crew import EncoderCrew
 from tasks.engine.base import Engine
 from tasks.engine.claims import claim_devices
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.engine_start import find_batch_tokens, start_engine
 from tasks.faults import Fault
 from tasks.inbox import Inbox
-from tasks.landing import make_landing
+from tasks.landing import CpuLanding, Landing, SharedLanding
 from tasks.launcher import Launcher
 from tasks.lifeline import tie_to_parent
 from tasks.memory import MemoryWatch
@@ -36,7 +37,7 @@ from tasks.open_units import OpenUnit, OpenUnits
 from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.trace import Trace
 from tasks.write_path import WritePath
-from tasks.writer import Sample, StateWriter
+from tasks.writer import Sample, StateWriter, Writer
 
 # Encoders must not keep the thread that launches the forward from the interpreter for Python's own 5 ms.
 SWITCH_SECONDS = 1e-4
@@ -83,14 +84,26 @@ class Worker:
         self.launcher = Launcher(self._engine, clock, recheck_share=start.recheck_fraction, splits=splits)
         # A whole batch fits, so that a sample always does, filled up to whole token-chunks.
         batch_bytes = (start.max_batch_tokens + TOKENS_PER_CHUNK) * store.spec.bytes_per_token
-        self.landing = make_landing(start.device, max(start.max_in_flight_bytes, batch_bytes))
-        objects = ObjectWriter(store.path, store.spec, self.trace.span)
-        self.writer = StateWriter(
-            objects.write_split if splits else objects.write,
-            threads=start.encode_threads,
-            on_commit=self._tell_committed,
-            trace=self.trace,
-        )
+        room_bytes = max(start.max_in_flight_bytes, batch_bytes)
+        self.landing: Landing
+        self.writer: Writer
+        if start.device == "cuda":
+            self.landing = SharedLanding(room_bytes)
+            self.writer = EncoderCrew(
+                start.store,
+                start.spec_digest,
+                self.landing.memory,
+                threads=start.encode_threads,
+                takes_split=splits,
+                on_commit=self._tell_committed,
+                trace=self.trace,
+            )
+        else:
+            self.landing = CpuLanding(room_bytes)
+            objects = ObjectWriter(store.path, store.spec, self.trace.span)
+            self.writer = StateWriter(
+                objects.write, threads=start.encode_threads, on_commit=self._tell_committed, trace=self.trace
+            )
         self._path = WritePath(
             self._engine.options,
             clock,

@@ -16,7 +16,7 @@ from tasks.faults import Fault, describe_faults
 from tasks.landing import Landing
 from tasks.open_units import OpenUnits
 from tasks.trace import Trace
-from tasks.writer import Sample, StateWriter
+from tasks.writer import Sample, Writer
 
 # Batches between the forward and the host: one that is being computed, and one that waits behind it, so that the device
 # always has the next. Each keeps its states on the device.
@@ -53,7 +53,7 @@ class Batch:
 
 
 class WritePath:
-    """Takes batches from the forward; a thread lands and checks them, the writer's threads store them.
+    """Takes batches from the forward; a thread lands and checks them, the writer stores them.
 
     `hand_over` returns while the device still computes, and holds the forward up only when states wait for room on the
     host: bytes in flight are bounded by the landing, batches on the device by `MAX_WAITING`.
@@ -74,7 +74,7 @@ class WritePath:
         options: EngineOptions,
         clock: Clock,
         landing: Landing,
-        writer: StateWriter,
+        writer: Writer,
         units: OpenUnits,
         *,
         on_fault: Callable[[Sample, Fault], None],

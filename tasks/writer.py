@@ -1,11 +1,11 @@
-"""The end of the write path of an engine process: encode and commit, on threads."""
+"""The end of the write path: samples that have landed are encoded and committed, by threads or by processes."""
 
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from tasks.landing import Landed
 from tasks.trace import Trace
 
 # numpy has no bfloat16; the store takes its bits.
-_VIEWS = {torch.bfloat16: torch.uint16}
+VIEWS = {torch.bfloat16: torch.uint16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,28 @@ class Sample:
     input_ids: npt.NDArray[np.int32]
 
 
+class Writer(Protocol):
+    """Takes samples and commits them later.
+
+    Attributes:
+        on_error: called with what kept a sample from the store, or ended the writer; to be set.
+        cpu_seconds: what encoding has taken, in all.
+    """
+
+    on_error: Callable[[BaseException], None]
+    cpu_seconds: float
+
+    def submit(self, sample: Sample, landed: Landed) -> None:
+        """Queue one sample; its memory is given back once it is committed, or cannot be."""
+        ...
+
+    def close(self) -> None:
+        """End, after what is done now."""
+        ...
+
+
 class StateWriter:
-    """Commits samples on a pool of threads.
+    """Commits samples on a pool of threads: enough beside a CPU's forward, which takes a hundred times as long.
 
     Args:
         write: stores a sample: `ObjectWriter.write`, or `write_split` for states that were split on the device.
@@ -53,7 +73,7 @@ class StateWriter:
         self._write_sample = write
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="encode")
         self._on_commit = on_commit
-        self.on_error: Callable[[BaseException], None] = _raise
+        self.on_error: Callable[[BaseException], None] = raise_error
         self._trace = trace
         self._lock = threading.Lock()
         self.cpu_seconds = 0.0
@@ -81,11 +101,12 @@ class StateWriter:
 
     def _store(self, sample: Sample, landed: Landed) -> ObjectInfo:
         try:
-            view = _VIEWS.get(landed.states.dtype, landed.states.dtype)
+            view = VIEWS.get(landed.states.dtype, landed.states.dtype)
             return self._write_sample(sample.input_ids, landed.states.view(view).numpy())
         finally:
             landed.give_back()
 
 
-def _raise(error: BaseException) -> None:
+def raise_error(error: BaseException) -> None:
+    """Raise it: what a writer does with errors until somebody wants to hear of them."""
     raise error

@@ -83,7 +83,7 @@ QUANTIZED_MODELS: dict[str, tuple[str, str]] = {
 # SGLang's Llama looks for their scales under another name, and goes on without them.
 REFUSED = ("llama-fp8-block",)
 LINEAR = re.compile(
-    r"(?P<module>.*\.(q|k|v|o|qkv|q_a|q_b|kv_b|gate|up|gate_up|down)_proj|.*\.kv_a_proj_with_mqa)\.weight"
+    r"(?P<module>.*\.(q|k|v|o|qkv|q_a|q_b|kv_b|gate|up|gate_up|down)_proj|.*\.kv_a_proj_with_mqa|.*\.w[123])\.weight"
 )
 NOT_EXPERTS = re.compile(r".*(self_attn|shared_experts|mlp\.(gate|up|down)_proj).*")
 

@@ -11,28 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from samples_on_their_way import NUM_TOKENS, SPEC, make_sample
 
 from storage.errors import SampleShapeError
 from storage.objects import ObjectInfo, ObjectWriter
-from storage.specs import StateSpec
 from storage.store import Store, add_spec, init_store, open_store
 from tasks.landing import CpuLanding
 from tasks.trace import Trace
 from tasks.writer import Sample, StateWriter
 
-SPEC = StateSpec(
-    model_fingerprint="f" * 64,
-    architecture="LlamaForCausalLM",
-    num_layers=8,
-    hidden_size=32,
-    layers=(4, "final"),
-    compute_dtype="float32",
-    storage_dtype="bfloat16",
-    quantization=None,
-    engine="test",
-    engine_version="1",
-)
-NUM_TOKENS = 16
 SAMPLE_BYTES = NUM_TOKENS * SPEC.bytes_per_token
 
 
@@ -42,12 +29,6 @@ class SlowWriter(ObjectWriter):
     def write(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> ObjectInfo:
         time.sleep(0.01)
         return super().write(input_ids, hidden_states)
-
-
-def make_sample(seed: int, num_tokens: int = NUM_TOKENS) -> tuple[npt.NDArray[np.int32], torch.Tensor]:
-    ids = np.random.default_rng(seed).integers(0, 1000, num_tokens).astype(np.int32)
-    states = torch.randn(num_tokens, 2, 32, generator=torch.Generator().manual_seed(seed))
-    return ids, states.to(torch.bfloat16)
 
 
 @pytest.fixture
