@@ -115,4 +115,5 @@ def _processes() -> list[psutil.Process]:
 
 
 def _cpu_seconds() -> float:
-    return sum(times.user + times.system for times in (process.cpu_times() for process in _processes()))
+    times = [process.cpu_times() for process in _processes()]
+    return float(sum(one.user + one.system for one in times))
