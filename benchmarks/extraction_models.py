@@ -22,6 +22,7 @@ from storage.store import Store, add_spec, open_store
 from storage.tokens import Tokens, TokensWriter
 from tasks import messages
 from tasks.channel import Channel
+from tasks.encoding_jobs import default_threads
 from tasks.engine.layers import DEFAULT_LAYERS, resolve_layers
 from tasks.engine.models import ModelInfo, read_model
 from tasks.worker import Worker
@@ -131,7 +132,7 @@ def make_subject(folder: Path, store: Path, lengths: Sequence[int], device: str,
         "store": str(store),
         "spec_digest": digest,
         "tokens_digest": tokens.digest,
-        "encode_threads": min(8, len(os.sched_getaffinity(0))),
+        "encode_threads": default_threads(device, len(os.sched_getaffinity(0))),
         "max_in_flight_bytes": 2 << 30,
         "recheck_fraction": 0.01,
         "max_growth_bytes": None,

@@ -14,6 +14,7 @@ from storage.paths import StorePath
 from storage.specs import StateSpec, TokensSpec
 from tasks import messages
 from tasks.batch_search import list_candidates
+from tasks.encoding_jobs import default_threads
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, num_cores, parse_devices
 from tasks.engine.layers import resolve_layers
@@ -129,7 +130,8 @@ class Job:
 
     def _default_encode_threads(self) -> int:
         # Most of the time that object storage takes is waiting.
-        return max(backend_of(self.store).min_threads, min(8, num_cores() // len(self.groups)))
+        most = default_threads(self.device, num_cores() // len(self.groups))
+        return max(backend_of(self.store).min_threads, most)
 
 
 def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:

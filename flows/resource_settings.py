@@ -61,8 +61,7 @@ class Resources(BaseSettings):
         default=2 << 30,
         ge=1 << 20,
         title="Bytes in flight",
-        description="of hidden states that wait to be written, in each engine, at most; on a GPU pinned memory, "
-        "rounded up to a power of two",
+        description="of hidden states that wait to be written, in each engine, at most; on a GPU pinned memory",
     )
     max_growth_bytes: int | None = Field(
         default=None,

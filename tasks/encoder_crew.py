@@ -21,8 +21,8 @@ from tasks.shared_memory import SharedMemory
 from tasks.trace import Trace
 from tasks.writer import VIEWS, Sample, raise_error
 
-# Threads of one process that get on without much waiting for each other's turn of the interpreter.
-THREADS_PER_PROCESS = 4
+# Of one process: few enough not to wait for each other's turn of the interpreter; half of them wait for the disk.
+THREADS_PER_PROCESS = 8
 _END_SECONDS = 10.0
 
 

@@ -8,6 +8,16 @@ import numpy.typing as npt
 from storage.objects import ObjectInfo
 from tasks import messages
 
+# Beside a CPU's forward more would have nothing to do. Beside a GPU's a thread waits for the disk half of its time, so
+# there are more of them than cores (docs/performance.md).
+MOST_THREADS = {"cpu": 8, "cuda": 24}
+_THREADS_PER_CORE = {"cpu": 1, "cuda": 2}
+
+
+def default_threads(device: str, cores: int) -> int:
+    """Return how many encoders an engine on a device has, if so many cores are for it."""
+    return max(1, min(MOST_THREADS[device], cores * _THREADS_PER_CORE[device]))
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:

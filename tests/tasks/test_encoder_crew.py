@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Store:
 class Encoding:
     """A crew over memory that it shares; keeps what was committed and what went wrong."""
 
-    def __init__(self, store: Store, *, threads: int = 8, splits: bool = False, trace: Path | None = None) -> None:
+    def __init__(self, store: Store, *, threads: int = 16, splits: bool = False, trace: Path | None = None) -> None:
         self.infos: list[ObjectInfo] = []
         self.errors: list[BaseException] = []
         self.changed = threading.Condition()
