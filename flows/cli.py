@@ -125,8 +125,13 @@ def _add_vocabulary(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write d2t-N.npy and t2d-N.npy there too")
 
 
-def _add_store(parser: argparse.ArgumentParser) -> None:
+def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=_store, help="folder of the store, or s3://BUCKET/PREFIX")
+    parser.add_argument("--secret-block", metavar="NAME", help="of Prefect, with the AWS_* variables of a bucket")
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
     parser.add_argument(
         "--spec", metavar="DIGEST", help="which states, by a prefix of the digest, if there are several"
     )
@@ -146,7 +151,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_gc(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=_store, help="folder of the store, or s3://BUCKET/PREFIX")
+    _add_place(parser)
     parser.add_argument("--yes", action="store_true", help="free it; without, nothing is changed")
     parser.add_argument(
         "--older-than",

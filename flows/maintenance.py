@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, cast
 
-from prefect import flow, get_run_logger, runtime
+from prefect import get_run_logger, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 from pydantic import Field
 
 from flows.board import Board
+from flows.checked_flow import checked_flow
 from flows.form import STORE_PATTERN, titled
 from flows.prefect_defaults import tie_server
 from flows.presence import present
@@ -37,7 +38,7 @@ SecretBlock = Annotated[str | None, titled("Secret block")]
 FINDINGS = "CompletedWithFindings"
 
 
-@flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)
+@checked_flow(name="validate-store", flow_run_name="validate {store.name}", persist_result=False)
 def validate_store(
     store: StorePlace,
     spec_digest: SpecDigest = None,
@@ -93,7 +94,7 @@ def _sound_specs(store: StorePath, spec_digest: str | None, report: CheckReport)
     return [digest for digest in spec_digests(store) if digest not in bad]
 
 
-@flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
+@checked_flow(name="compact-store", flow_run_name="compact {store.name}", persist_result=False)
 def compact_store(
     store: StorePlace, spec_digest: SpecDigest = None, *, secret_block: SecretBlock = None
 ) -> PackInfo | None:
@@ -116,7 +117,7 @@ def compact_store(
         )
 
 
-@flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)
+@checked_flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)
 def collect_garbage(
     store: StorePlace,
     *,
