@@ -11,11 +11,20 @@ from flows import prefect_defaults as _prefect_defaults  # before anything impor
 
 if TYPE_CHECKING:
     from flows.maintenance import compact_store, validate_store
+    from flows.nodes import extract_on_nodes
     from flows.pipeline import extract_hidden_states
     from flows.report import RunReport, RunResult
     from flows.settings import Settings
 
-__all__ = ["RunReport", "RunResult", "Settings", "compact_store", "extract_hidden_states", "validate_store"]
+__all__ = [
+    "RunReport",
+    "RunResult",
+    "Settings",
+    "compact_store",
+    "extract_hidden_states",
+    "extract_on_nodes",
+    "validate_store",
+]
 
 _HOMES = {
     "RunReport": "flows.report",
@@ -23,6 +32,7 @@ _HOMES = {
     "Settings": "flows.settings",
     "compact_store": "flows.maintenance",
     "extract_hidden_states": "flows.pipeline",
+    "extract_on_nodes": "flows.nodes",
     "validate_store": "flows.maintenance",
 }
 

@@ -24,6 +24,7 @@ class Ledger:
         split: samples beyond the first of rows that became several.
         rejected: rows without token ids, by reason.
         truncated: kept rows that were cut to the longest length.
+        spoilt: samples that the store had by the plan, and that turned out to be damaged.
         found: hashes of samples that were in the store when their turn came.
         done: hash -> tokens of samples that this run computed and committed.
         quarantined: hash -> (reason, detail) of samples set aside.
@@ -38,6 +39,7 @@ class Ledger:
     rejected: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
     plan: Plan | None = None
+    spoilt: int = 0
     found: set[str] = field(default_factory=set)
     done: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -62,11 +64,11 @@ class Ledger:
         self.seconds["wait"] += unit.wait_seconds
 
     def set_aside(self, findings: list[Finding]) -> None:
-        """Move samples that failed validation from done to quarantined."""
+        """Move samples that failed validation from done, or from those that the store had, to quarantined."""
         for finding in findings:
             if finding.sample_hash is None:  # a damaged pack index names no sample
                 continue
-            self.done.pop(finding.sample_hash, None)
+            self._take_out(finding.sample_hash)
             self.quarantined[finding.sample_hash] = (finding.reason, finding.detail)
 
     def rows(self) -> dict[str, int | dict[str, int]]:
@@ -107,6 +109,14 @@ class Ledger:
         self.quarantined[message.sample_hash] = (message.reason, message.detail)
         self._stop_past_limit()
 
+    def _take_out(self, name: str) -> None:
+        """Have a sample in no column, for the time being."""
+        if name in self.quarantined:  # of two copies of it both are bad
+            return
+        if self.done.pop(name, None) is None and name not in self.found:
+            self.spoilt += 1
+        self.found.discard(name)
+
     def _stop_past_limit(self) -> None:
         """End a run that sets aside too much: something is wrong with more than its samples."""
         samples = len(self.plan.missing) if self.plan else 0
@@ -120,7 +130,7 @@ class Ledger:
             )
 
     def _count_rows(self) -> dict[str, int | dict[str, int]]:
-        reused = (self.plan.reused if self.plan else 0) + len(self.found)
+        reused = (self.plan.reused if self.plan else 0) - self.spoilt + len(self.found)
         duplicate = self.plan.duplicates if self.plan else 0
         quarantined = dict(Counter(reason for reason, _ in self.quarantined.values()))
         settled = len(self.done) + reused + duplicate + sum(self.rejected.values()) + len(self.quarantined)

@@ -80,7 +80,10 @@ def make_parser() -> argparse.ArgumentParser:
     version = f"aerie {importlib.metadata.version('aerie-hidden-states')} (store format {FORMAT_VERSION})"
     parser.add_argument("--version", action="version", version=version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command in (("extract", commands.extract), ("plan", commands.plan), ("settings", commands.settings)):
+    extract = _add_command(subparsers, "extract", commands.extract)
+    add_settings(extract)
+    _add_nodes(extract)
+    for name, command in (("plan", commands.plan), ("settings", commands.settings)):
         add_settings(_add_command(subparsers, name, command))
     _add_preview(_add_command(subparsers, "preview", preview))
     for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
@@ -106,6 +109,13 @@ def _add_command(subparsers: Any, name: str, command: Callable[..., int]) -> arg
     parser.set_defaults(command=command)
     parser.add_argument("--json", action="store_true", help="print the result as JSON, as the last line")
     return parser
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-nodes", action="store_true", help="hand out parts of the work to the workers of `aerie deploy`'s pool"
+    )
+    parser.add_argument("--part-tokens", type=_count, metavar="N", help="with it: tokens a node is given at a time")
 
 
 def _add_preview(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from flows.job import Job, prepare_job
-from flows.prefect_defaults import require_prefect
+from flows.prefect_defaults import require_known_server, require_prefect
 from flows.printing import print_document, print_line, print_pairs, progress_on_stderr, stdout_console
 from flows.progress import Counting, Progress, current_progress
 from flows.report import RunReport, summarize
@@ -19,6 +19,7 @@ from flows.settings import Settings, explain_settings, load_settings
 from flows.settings_flags import given_settings
 from storage.paths import ObjectPath
 from storage.tokens import Tokens, open_tokens
+from tasks.engine.devices import layout_of
 from tasks.planning import Plan, make_plan, require_space
 
 DEMO_DATA = Path(__file__).parent / "data" / "mt_bench_smollm2.jsonl"
@@ -26,7 +27,10 @@ DEMO_DATA = Path(__file__).parent / "data" / "mt_bench_smollm2.jsonl"
 
 def extract(arguments: argparse.Namespace) -> int:
     """Compute the hidden states that the store lacks, validate and compact them."""
-    return _extract(load_settings(**given_settings(arguments)), as_json=arguments.json)
+    settings = load_settings(**given_settings(arguments))
+    if arguments.on_nodes:
+        return _extract_on_nodes(settings, arguments.part_tokens, as_json=arguments.json)
+    return _extract(settings, as_json=arguments.json)
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -73,6 +77,19 @@ def _extract(settings: Settings, *, as_json: bool) -> int:
 
         with watched():
             result = extract_hidden_states(settings)
+    _print_report(result.report, as_json=as_json)
+    return 0
+
+
+def _extract_on_nodes(settings: Settings, part_tokens: int | None, *, as_json: bool) -> int:
+    with secret_environment(settings.secret_block), progress_on_stderr():
+        prepare_job(settings, current_progress(print_line), (layout_of(settings.devices),))
+        require_known_server()
+        from flows.crash_detection import watched  # noqa: PLC0415 - see above
+        from flows.nodes import PART_TOKENS, extract_on_nodes  # noqa: PLC0415
+
+        with watched():
+            result = extract_on_nodes(settings, part_tokens or PART_TOKENS)
     _print_report(result.report, as_json=as_json)
     return 0
 

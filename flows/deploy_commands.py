@@ -9,8 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from flows.deployments import Deployment, known_settings, list_deployments
-from flows.errors import SettingsError
-from flows.prefect_defaults import require_prefect
+from flows.prefect_defaults import require_known_server
 from flows.printing import print_line, print_pairs
 from flows.settings import explain_settings
 from flows.settings_flags import given_settings
@@ -25,7 +24,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     """Put deployments, a work pool, queues and limits on the Prefect server; their forms start with these settings."""
     deployments, devices = _choose(arguments)
     groups = [group.name for group in parse_devices(devices)]
-    _require_known_server()
+    require_known_server()
     from flows import work_pool  # noqa: PLC0415 - imports prefect, which takes a second
 
     changes = work_pool.deploy(deployments, groups, keep_schedules=arguments.nightly is None)
@@ -37,7 +36,7 @@ def deploy(arguments: argparse.Namespace) -> int:
 
 def undeploy(arguments: argparse.Namespace) -> int:
     """Take off the Prefect server what `aerie deploy` put there; runs and their logs stay."""
-    _require_known_server()
+    require_known_server()
     from flows import work_pool  # noqa: PLC0415 - see above
 
     _print(work_pool.undeploy(list_deployments({})), as_json=arguments.json)
@@ -47,7 +46,7 @@ def undeploy(arguments: argparse.Namespace) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Run what the Prefect server asks for on this machine, without a work pool, until interrupted."""
     deployments, _ = _choose(arguments)
-    _require_known_server()
+    require_known_server()
     from flows.local_serving import serve_deployments  # noqa: PLC0415 - see above
 
     _keep_names_ours()
@@ -58,7 +57,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def worker(arguments: argparse.Namespace) -> int:
     """Work for the Prefect server on this machine: Prefect's own worker, for the pool of `aerie deploy`."""
-    _require_known_server()
+    require_known_server()
     pool = list_deployments({})[0].pool
     queues = [part for queue in arguments.queue or () for part in ("--work-queue", queue)]
     limit = ["--limit", str(arguments.limit)] if arguments.limit else []
@@ -88,16 +87,6 @@ def _choose(arguments: argparse.Namespace) -> tuple[list[Deployment], str]:
     explained = explain_settings(**given_settings(arguments))
     devices = next(item.value for item in explained if item.name == "devices")
     return list_deployments(known_settings(explained), arguments.nightly), devices
-
-
-def _require_known_server() -> None:
-    require_prefect()
-    from prefect.settings import get_current_settings  # noqa: PLC0415 - see above
-
-    if get_current_settings().api.url is None:
-        raise SettingsError(
-            "no Prefect server is known; start one with aerie server, and set PREFECT_API_URL to what it says"
-        )
 
 
 def _print(changes: "Iterable[Change]", *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from flows.form import group_settings
 from flows.settings import Explained
 
 NIGHTLY = "extract-nightly"
+PART_ENTRYPOINT = "flows.nodes:extract_part"
 REQUIRED = ("model", "data", "store")
 
 
@@ -58,7 +59,7 @@ def list_deployments(known: Mapping[str, Any], nightly: str | None = None) -> li
 def known_settings(explained: list[Explained]) -> dict[str, Any]:
     """Return the settings that do not come from their defaults, with absolute paths: a worker runs elsewhere."""
     return {
-        item.name: _absolute(item.name, item.value) for item in explained if item.source not in ("default", "not set")
+        item.name: absolute(item.name, item.value) for item in explained if item.source not in ("default", "not set")
     }
 
 
@@ -89,14 +90,17 @@ def _read(entry: Mapping[str, Any], known: Mapping[str, Any], nightly: str | Non
 
 
 def _parameters(entrypoint: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    if entrypoint.startswith("flows.pipeline:"):
+    if entrypoint == PART_ENTRYPOINT:  # who hands out parts says of what
+        return {}
+    if entrypoint.startswith(("flows.pipeline:", "flows.nodes:")):
         return {"settings": group_settings(known)} if known else {}
     return {"store": str(known["store"])} if "store" in known else {}
 
 
-def _absolute(name: str, value: Any) -> Any:
+def absolute(name: str, value: Any) -> Any:
+    """Return the value of a setting with absolute paths; the id of a model in the Hub stays one."""
     if isinstance(value, tuple):
-        return [_absolute(name, item) for item in value]
+        return [absolute(name, item) for item in value]
     if isinstance(value, Path) and (name != "model" or value.exists()):  # else it is the id of a model in the Hub
         return str(value.absolute())
     return value

@@ -12,6 +12,7 @@ from storage.files import backend_of, exists, names
 from storage.layout import HEADER, check_version
 from storage.paths import StorePath
 from storage.specs import StateSpec, TokensSpec
+from storage.tokens import Tokens
 from tasks import messages
 from tasks.batch_search import list_candidates
 from tasks.encoding_jobs import default_threads
@@ -134,25 +135,50 @@ class Job:
         return max(backend_of(self.store).min_threads, most)
 
 
-def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
+def prepare_job(
+    settings: Settings, progress: Progress | None = None, groups: tuple[DeviceGroup, ...] | None = None
+) -> Job:
     """Check everything that can be checked before work starts; nothing is written and no model is loaded.
 
     Args:
         settings: what the user asked for.
         progress: where a first look at a large model is shown: all of its bytes are read.
+        groups: of other hosts that are to do the work; by default what the settings choose of this one.
 
     Raises:
         EngineError: the SGLang version, model, architecture, layers or devices.
         DataError, TokenizerError: the data files or the tokenizer.
         StorageError: the store has another format version, or its place is taken by something else.
     """
+    groups = groups or parse_devices(settings.devices)
+    model, precision, spec = _resolve(settings, groups[0], progress)
+    data, options = tuple(find_files(settings.data)), make_options(settings, model.context_length)
+    tokens_spec = make_tokens_spec(model.path, data, options)
+    return Job(settings, model, precision, spec, tokens_spec, groups, data, options)
+
+
+def prepare_part(settings: Settings, tokens: Tokens, progress: Progress | None = None) -> Job:
+    """Do the same for work whose tokens are there already: the data files need not be.
+
+    Raises:
+        EngineError, StorageError: as above.
+    """
+    groups = parse_devices(settings.devices)
+    model, precision, spec = _resolve(settings, groups[0], progress)
+    options = make_options(settings, model.context_length)
+    return Job(settings, model, precision, spec, TokensSpec.from_json(tokens.spec), groups, (), options)
+
+
+def _resolve(
+    settings: Settings, group: DeviceGroup, progress: Progress | None
+) -> tuple[ModelInfo, Precision, StateSpec]:
+    """Resolve the settings against the model and a device group."""
     engine_version = check_engine_version()
     model = read_model(find_model(settings.model))
-    groups = parse_devices(settings.devices)
     get_architecture(model.architecture)
-    check_ranks(model, groups[0].kind, groups[0].tp_size, groups[0].ep_size)
-    split = groups[0].tp_size // groups[0].ep_size
-    precision = choose_precision(model, groups[0].kind, settings.dtype, settings.quantization, split)
+    check_ranks(model, group.kind, group.tp_size, group.ep_size)
+    split = group.tp_size // group.ep_size
+    precision = choose_precision(model, group.kind, settings.dtype, settings.quantization, split)
     layers = resolve_layers(settings.layers, model.num_layers)
     _check_store(settings.store)
     spec = StateSpec(
@@ -169,9 +195,7 @@ def prepare_job(settings: Settings, progress: Progress | None = None) -> Job:
         numerics={"deterministic": True} if settings.deterministic else {},
         mantissa_bits=settings.mantissa_bits,
     )
-    data, options = tuple(find_files(settings.data)), make_options(settings, model.context_length)
-    tokens_spec = make_tokens_spec(model.path, data, options)
-    return Job(settings, model, precision, spec, tokens_spec, groups, data, options)
+    return model, precision, spec
 
 
 def _fingerprint(model: Path, progress: Progress | None) -> str:

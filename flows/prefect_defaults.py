@@ -87,6 +87,21 @@ def require_server() -> None:
         )
 
 
+def require_known_server() -> None:
+    """Refuse what needs a server that others know, too.
+
+    Raises:
+        SettingsError: Prefect is told of none, or as `require_prefect`.
+    """
+    require_prefect()
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - as above
+
+    if get_current_settings().api.url is None:
+        raise SettingsError(
+            "no Prefect server is known; start one with aerie server, and set PREFECT_API_URL to what it says"
+        )
+
+
 def tie_server() -> None:
     """Have Prefect's temporary server, where there is no other, left alone by Ctrl-C and end with this process."""
     from prefect.settings import get_current_settings  # noqa: PLC0415 - the command line often does without prefect

@@ -52,7 +52,8 @@ class RunReport(BaseModel):
         quarantined: hash, reason and detail of each sample set aside.
         model: the folder or the Hub id, as it was given.
         revision: the model's Hub revision; null where it does not lie in the Hub's cache.
-        engines: what each engine did; empty when there was nothing to compute.
+        host: the machine that wrote this; of a run on several nodes, the one that handed out the work.
+        engines: what each engine did; empty when there was nothing to compute; on several nodes, `<host>:<device>`.
         tokens_digest: names the tokens artifact; null when the run ended before there was one.
     """
 
@@ -73,6 +74,7 @@ class RunReport(BaseModel):
     seconds: dict[str, float]
     model: str
     revision: str | None
+    host: str
     spec: dict[str, Any]
     spec_digest: str
     tokens_digest: str | None

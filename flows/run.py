@@ -1,5 +1,6 @@
 """One run of the flow: what is known of it so far, its report, and what it shows."""
 
+import socket
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -15,7 +16,11 @@ from tasks.token_summaries import TokensSummary
 
 @dataclass
 class Run:
-    """One run of the flow: the job, what is known of it so far, and its ledger."""
+    """One run of the flow: the job, what is known of it so far, and its ledger.
+
+    Attributes:
+        run_id: names its folder in the store; chosen, unless given.
+    """
 
     job: Job
     ledger: Ledger
@@ -23,9 +28,10 @@ class Run:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     tokens: Tokens | None = None
     summary: TokensSummary | None = None
+    run_id: str = ""
 
     def __post_init__(self) -> None:
-        self.run_id = new_run_id(self.started)
+        self.run_id = self.run_id or new_run_id(self.started)
         self.folder = run_folder(self.job.store, self.run_id)
         self.log_folder = backend_of(self.folder).local_folder(self.folder)
 
@@ -53,6 +59,7 @@ class Run:
             seconds={phase: round(seconds, 3) for phase, seconds in ledger.seconds.items()},
             model=str(job.settings.model),
             revision=job.revision,
+            host=socket.gethostname(),
             spec=job.spec.to_json(),
             spec_digest=job.spec_digest,
             tokens_digest=self.tokens_digest if self.tokens else None,

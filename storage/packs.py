@@ -1,7 +1,7 @@
 """Compaction: loose objects become packs, and many small packs fewer; nothing is decoded or encoded again."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +52,7 @@ def compact(
     path: StorePath,
     spec_digest: str,
     *,
+    only: Collection[str] | None = None,
     shard_bytes: int = SHARD_BYTES,
     on_progress: OnProgress | None = None,
     on_merge: OnProgress | None = None,
@@ -64,6 +65,7 @@ def compact(
     Args:
         path: the store's folder.
         spec_digest: the spec.
+        only: pack these loose objects alone and merge nothing: for one of several processes, each with its own.
         shard_bytes: raw bytes of a shard, rounded down to whole inner chunks.
         on_progress: called with the number of loose samples done and in all.
         on_merge: the same for the samples of packs that are merged.
@@ -78,8 +80,9 @@ def compact(
     check_version(path)
     compaction = Compaction(path, read_spec(path, spec_digest), shard_bytes)
     started = time.monotonic()
-    had_loose = compaction.pack_loose(on_progress)
-    compaction.merge_crowds(on_merge)
+    had_loose = compaction.pack_loose(on_progress, only)
+    if only is None:
+        compaction.merge_crowds(on_merge)
     compaction.info.seconds = time.monotonic() - started
     return compaction.info if had_loose or compaction.info.merged else None
 
@@ -103,19 +106,23 @@ class Compaction:
         self._shard_rows = max(1, shard_bytes // spec.bytes_per_token // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
         self.info = PackInfo()
 
-    def pack_loose(self, on_progress: OnProgress | None = None) -> bool:
-        """Copy the loose objects into packs; False if there was none."""
-        is_needed = any(True for _ in loose_hashes(self._store, self._digest))
+    def pack_loose(self, on_progress: OnProgress | None = None, only: Collection[str] | None = None) -> bool:
+        """Copy the loose objects, or some of them, into packs; False if there was none."""
+        is_needed = any(True for _ in self._loose(only))
         progress: _Progress | None = None
         while True:
             drop_copies(self._store, self._spec)
-            names = sorted(set(loose_hashes(self._store, self._digest)) - set(self.info.skipped))
+            names = sorted(set(self._loose(only)) - set(self.info.skipped))
             progress = progress or _Progress(len(names), on_progress)
             try:
                 self._pack(hashes_of(names), progress)
             except SourceGoneError:
                 continue
             return is_needed
+
+    def _loose(self, only: Collection[str] | None) -> Iterator[str]:
+        chosen = None if only is None else frozenset(only)
+        return (name for name in loose_hashes(self._store, self._digest) if chosen is None or name in chosen)
 
     def _pack(self, loose: Hashes, progress: "_Progress") -> None:
         catalog = make_catalog(self._store, self._spec, (), (), loose)

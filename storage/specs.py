@@ -217,6 +217,11 @@ class TokensSpec:
         """Return the spec as JSON values."""
         return {**asdict(self), "data": list(self.data), "options": dict(self.options)}
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "TokensSpec":
+        """Read what `to_json` returned."""
+        return cls(**{**document, "data": tuple(document["data"])})
+
     def digest(self) -> str:
         """Return the tokens digest: sha256 of the canonical JSON of `to_json()`."""
         return sha256_hex(canonical_json(self.to_json()))

@@ -1,6 +1,6 @@
 """Compact: copy loose objects into packs and small packs into larger ones, encoded as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prefect import task
 
@@ -14,6 +14,7 @@ def compact_samples(
     store: StorePath,
     spec_digest: str,
     *,
+    only: Collection[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_merge: Callable[[int, int], None] | None = None,
 ) -> PackInfo | None:
@@ -22,10 +23,11 @@ def compact_samples(
     Args:
         store: the store.
         spec_digest: which states.
+        only: these loose objects alone, and no packs.
         on_progress: called with the loose samples done and in all.
         on_merge: the same for the samples of packs that are merged.
     """
-    return compact_objects(store, spec_digest, on_progress=on_progress, on_merge=on_merge)
+    return compact_objects(store, spec_digest, only=only, on_progress=on_progress, on_merge=on_merge)
 
 
 compact = task(name="compact", **RETRY_WHAT_MAY_PASS, **STORE_IS_THE_CACHE)(compact_samples)

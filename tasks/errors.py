@@ -106,6 +106,12 @@ class RunEndedError(TaskError):
     kind = "run_ended"
 
 
+class PartError(TaskError):
+    """A part of a job was given to nodes again and again, and none could do it."""
+
+    kind = "part"
+
+
 class TooManyQuarantinedError(TaskError):
     """More samples were set aside than the run allows."""
 

@@ -25,6 +25,9 @@ EXPECTED_FLOAT8_RATIO = 2.2
 # Kept free beside the states: reports, logs, metadata.
 RESERVE_BYTES = 256 << 20
 # Compaction writes a pack before the loose objects in it go.
+# Parts become smaller when so many of the first size are left, down to this share of it.
+_PARTS_AT_THE_END = 8
+_SMALLEST_SHARE = 4
 PACK_BYTES = SHARD_BYTES * SHARDS_PER_PACK
 
 
@@ -35,7 +38,7 @@ class Plan:
     Attributes:
         rows: rows of the data with token ids.
         duplicates: those of them whose ids an earlier row has.
-        reused: distinct samples that the store has.
+        stored: indexes into the tokens artifact of distinct samples that the store has: int64[n].
         missing: indexes into the tokens artifact of samples to compute, in data order: int64[n].
         lengths: their lengths in tokens: int64[n].
         tokens: tokens in all distinct samples.
@@ -46,13 +49,18 @@ class Plan:
 
     rows: int
     duplicates: int
-    reused: int
+    stored: npt.NDArray[np.int64]
     missing: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     tokens: int
     raw_bytes: int
     stored_bytes: int
     free_bytes: int | None
+
+    @property
+    def reused(self) -> int:
+        """Distinct samples that the store has."""
+        return len(self.stored)
 
     @property
     def missing_tokens(self) -> int:
@@ -64,17 +72,27 @@ class Plan:
         return int(self.lengths[np.isin(self.missing, samples)].sum())
 
 
-def make_plan(store: StorePath, spec: StateSpec, tokens: Tokens) -> Plan:
-    """Ask the store what it lacks; reads directory listings and indexes, and loads no model."""
+def make_plan(store: StorePath, spec: StateSpec, tokens: Tokens, span: range | None = None) -> Plan:
+    """Ask the store what it lacks; reads directory listings and indexes, and loads no model.
+
+    Args:
+        store: the store.
+        spec: the states.
+        tokens: the samples.
+        span: rows of `tokens` that the plan is of; by default all. A row whose sample comes before is a duplicate.
+    """
     hashes = tokens.hashes
+    span = range(len(hashes)) if span is None else span
     samples = distinct(hashes)
+    samples = samples[(samples >= span.start) & (samples < span.stop)]
     lengths = np.diff(tokens.offsets)
-    missing = samples[_is_missing(store, spec, hashes[samples])]
+    is_missing = _is_missing(store, spec, hashes[samples])
+    missing = samples[is_missing]
     raw_bytes = int(lengths[missing].sum()) * spec.bytes_per_token
     return Plan(
-        rows=len(hashes),
-        duplicates=len(hashes) - len(samples),
-        reused=len(samples) - len(missing),
+        rows=len(span),
+        duplicates=len(span) - len(samples),
+        stored=samples[~is_missing],
         missing=missing,
         lengths=lengths[missing],
         tokens=int(lengths[samples].sum()),
@@ -103,6 +121,24 @@ def cut_units(plan: Plan, *, unit_tokens: int, num_groups: int) -> list[npt.NDAr
     """Cut the missing samples into units of work of about `unit_tokens` tokens each."""
     units = make_units(plan.lengths.tolist(), unit_tokens=unit_tokens, num_groups=num_groups)
     return [plan.missing[unit] for unit in units if unit]
+
+
+def cut_parts(plan: Plan, part_tokens: int) -> list[npt.NDArray[np.int64]]:
+    """Cut the missing samples into parts for several machines, of about `part_tokens` tokens each.
+
+    The last ones are smaller, down to a quarter, so that machines that do not work alike end at about the same time.
+    """
+    ends = np.cumsum(plan.lengths)
+    parts = []
+    start = done = 0
+    while start < len(ends):
+        left = int(ends[-1]) - done
+        size = max(part_tokens // _SMALLEST_SHARE, min(part_tokens, left // _PARTS_AT_THE_END), 1)
+        size = left if left < 3 * size // 2 else size  # no crumb at the end
+        stop = max(start + 1, int(np.searchsorted(ends, done + size, "right")))
+        parts.append(plan.missing[start:stop])
+        start, done = stop, int(ends[stop - 1])
+    return parts
 
 
 def _is_missing(store: StorePath, spec: StateSpec, hashes: Hashes) -> npt.NDArray[np.bool_]:

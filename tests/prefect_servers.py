@@ -28,6 +28,7 @@ class PrefectServer:
     """
 
     folder: Path
+    host: str = "127.0.0.1"
     port: int = 0
     settings: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
@@ -35,7 +36,7 @@ class PrefectServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -93,13 +94,9 @@ def running_server(folder: Path, **settings: str) -> Iterator[PrefectServer]:
 @contextmanager
 def running_worker(server: PrefectServer, *arguments: str, log_name: str = "worker.log") -> Iterator[Path]:
     """Run `aerie worker`; gives its log."""
-    log_path = server.folder / log_name
-    environment = user_environment() | server.environment
-    with log_path.open("ab") as log:
-        command = [AERIE, "worker", *arguments]
-        worker = _start(command, environment, log, server.folder)
+    worker = start_worker(server, *arguments, log_name=log_name)
     try:
-        yield log_path
+        yield server.folder / log_name
     finally:
         worker.terminate()
         try:
@@ -107,6 +104,12 @@ def running_worker(server: PrefectServer, *arguments: str, log_name: str = "work
         except subprocess.TimeoutExpired:  # an idle worker of Prefect 3.9.1 sometimes waits for a second signal
             worker.kill()
             worker.wait()
+
+
+def start_worker(server: PrefectServer, *arguments: str, log_name: str) -> subprocess.Popen[bytes]:
+    """Start `aerie worker`, which ends with this process."""
+    with (server.folder / log_name).open("ab") as log:
+        return _start([AERIE, "worker", *arguments], user_environment() | server.environment, log, server.folder)
 
 
 def _start(command: list[Any], environment: dict[str, str], log: Any, folder: Path) -> subprocess.Popen[bytes]:

@@ -63,6 +63,17 @@ def parse_devices(text: str, visible: tuple[Gpu, ...] | None = None) -> tuple[De
     return tuple(_gpu_group(cut, gpus, ep_size) for cut in cuts)
 
 
+def layout_of(text: str) -> DeviceGroup:
+    """Return one device group as a device string asks for it on another host: of GPUs, unless it says cpu.
+
+    Raises:
+        DeviceError: the string is malformed.
+    """
+    selection, tp_size, ep_size = _split_layout(text)
+    is_cpu = {part.strip() for part in selection.split(",")} == {"cpu"}
+    return DeviceGroup("elsewhere", "cpu" if is_cpu else "cuda", (), tp_size, ep_size)
+
+
 def environment(group: DeviceGroup) -> dict[str, str]:
     """Return the variables by which an engine process sees the devices of `group`, and no other GPU."""
     if group.kind == "cpu":

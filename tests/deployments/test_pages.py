@@ -134,7 +134,7 @@ def deploy_twice(server: PrefectServer, work: Path) -> None:
     )
     assert [change["kind"] for change in first] == [
         *("work pool", "queue", "queue", "concurrency limit", *(["automation"] * 3)),
-        *(["deployment"] * 4),
+        *(["deployment"] * 6),
     ]
     assert {change["what"].split(",")[0] for change in first} == {"made", "1 slot"}
     assert {change["what"].split(",")[0] for change in second} == {"is there", "1 slot", "up to date"}

@@ -12,6 +12,8 @@ def test_the_main_flows_are_deployed():
     assert {name: deployment["entrypoint"] for name, deployment in DEPLOYMENTS.items()} == {
         "extract": "flows.pipeline:extract_hidden_states",
         "extract-nightly": "flows.pipeline:extract_hidden_states",
+        "extract-on-nodes": "flows.nodes:extract_on_nodes",
+        "extract-part": "flows.nodes:extract_part",
         "validate": "flows.maintenance:validate_store",
         "compact": "flows.maintenance:compact_store",
     }

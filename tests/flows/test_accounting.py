@@ -23,7 +23,7 @@ def make_ledger(**given: Any) -> tuple[Ledger, list[str]]:
     said: list[str] = []
     lengths = np.full(len(NAMES), 10)
     plan = Plan(
-        rows=11, duplicates=1, reused=2, missing=np.arange(len(NAMES)), lengths=lengths, tokens=100,
+        rows=11, duplicates=1, stored=np.arange(8, 10), missing=np.arange(len(NAMES)), lengths=lengths, tokens=100,
         raw_bytes=0, stored_bytes=0, free_bytes=0,
     )  # fmt: skip
     rejected = {"too_long": 2, "invalid_json": 1}

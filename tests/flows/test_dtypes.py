@@ -55,7 +55,15 @@ def test_an_engine_process_is_told_the_dtype_and_how_to_quantize(
         precision=Precision("float16", "online fp8", "fp8"),
     )
     plan = Plan(
-        1, 0, 0, missing=np.array([0]), lengths=np.array([9]), tokens=9, raw_bytes=0, stored_bytes=0, free_bytes=0
+        rows=1,
+        duplicates=0,
+        stored=np.array([], int),
+        missing=np.array([0]),
+        lengths=np.array([9]),
+        tokens=9,
+        raw_bytes=0,
+        stored_bytes=0,
+        free_bytes=0,
     )
     start = job.start_message(plan, "t" * 64)
     assert (start.compute_dtype, start.quantization) == ("float16", "fp8")

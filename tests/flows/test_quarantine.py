@@ -14,7 +14,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from tokenized import ids_of
 
 from flows import Settings, extract_hidden_states
-from flows.pipeline import QUARANTINED
+from flows.steps import QUARANTINED
 from storage.digests import sample_hash
 from tasks.errors import TooManyQuarantinedError
 

@@ -66,6 +66,20 @@ def test_nothing_to_do_is_said(filled) -> None:
     assert compact(filled.path, filled.digest) is None
 
 
+def test_of_several_processes_each_packs_its_own(filled) -> None:
+    names = sorted(filled.samples)
+    mine, theirs = names[::2], names[1::2]
+    info = compact(filled.path, filled.digest, only=mine)
+    assert info is not None
+    assert info.samples == len(mine)
+    assert sorted(folder.name for folder in filled.objects()) == theirs
+    assert compact(filled.path, filled.digest, only=mine) is None
+    assert compact(filled.path, filled.digest, only=[]) is None
+    assert compact(filled.path, filled.digest, only=names) is not None
+    assert (len(filled.packs()), filled.objects()) == (2, [])
+    assert_all_there(filled)
+
+
 def test_progress_counts_every_sample(filled) -> None:
     seen: list[tuple[int, int]] = []
     compact(filled.path, filled.digest, on_progress=lambda done, total: seen.append((done, total)))

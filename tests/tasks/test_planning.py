@@ -14,7 +14,7 @@ from storage.specs import StateSpec, TokensSpec
 from storage.store import add_spec, init_store
 from storage.tokens import Tokens, TokensWriter
 from tasks.errors import NotEnoughSpaceError
-from tasks.planning import EXPECTED_RATIO, PACK_BYTES, RESERVE_BYTES, cut_units, make_plan, require_space
+from tasks.planning import EXPECTED_RATIO, PACK_BYTES, RESERVE_BYTES, cut_parts, cut_units, make_plan, require_space
 
 SPEC = StateSpec(
     model_fingerprint="f" * 64,
@@ -141,3 +141,32 @@ def test_units_hold_every_missing_sample_once(store: Path, unit_tokens: int, num
     units = cut_units(plan, unit_tokens=unit_tokens, num_groups=num_groups)
     assert np.concatenate(units).tolist() == [0, 1, 4]
     assert all(len(unit) and unit.dtype == np.int64 for unit in units)
+
+
+def test_a_part_is_planned_as_the_whole_is(store: Path) -> None:
+    tokens = make_tokens(store)
+    put(store, 1)
+    whole = make_plan(store, SPEC, tokens)
+    parts = [make_plan(store, SPEC, tokens, range(*ends)) for ends in ((0, 2), (2, 4), (4, 6))]
+    assert np.concatenate([part.missing for part in parts]).tolist() == whole.missing.tolist()
+    assert np.concatenate([part.stored for part in parts]).tolist() == whole.stored.tolist() == [1]
+    assert [part.rows for part in parts] == [2, 2, 2]
+    assert [part.duplicates for part in parts] == [0, 1, 1], "of rows that come before, in another part too"
+
+
+@pytest.mark.parametrize("part_tokens", [1, 7, 1000, 10**9])
+def test_parts_have_every_sample_once_and_become_smaller_towards_the_end(store: Path, part_tokens: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 3000)
+    plan = replace(make_plan(store, SPEC, make_tokens(store)), missing=np.arange(5, 3005), lengths=lengths)
+    parts = cut_parts(plan, part_tokens)
+    assert np.concatenate(parts).tolist() == plan.missing.tolist()
+    sizes = [plan.tokens_of(part) for part in parts]
+    assert max(sizes) < max(part_tokens, 100) + 100
+    if part_tokens == 1000:
+        assert min(sizes[: len(sizes) // 2]) > 900
+        assert all(150 < size < 400 for size in sizes[-8:])
+
+
+def test_nothing_missing_is_no_part(store: Path) -> None:
+    put(store, 0, 1, 2, 3, 4)
+    assert cut_parts(make_plan(store, SPEC, make_tokens(store)), 1000) == []

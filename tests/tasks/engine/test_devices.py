@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tasks.engine.devices import DeviceGroup, environment, num_cores, parse_devices
+from tasks.engine.devices import DeviceGroup, environment, layout_of, num_cores, parse_devices
 from tasks.engine.errors import DeviceError
 from tasks.engine.gpus import Gpu, choose_gpus, visible_gpus
 
@@ -156,3 +156,12 @@ def test_looking_for_gpus_imports_no_torch():
     code = "import sys; from tasks.engine.devices import parse_devices as p; p('auto'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "tp_size", "ep_size"),
+    [("auto", "cuda", 1, 1), ("0-7:tp4:ep2", "cuda", 4, 2), ("cpu,cpu", "cpu", 1, 1), ("cpu:tp2", "cpu", 2, 1)],
+)
+def test_the_layout_of_another_host_needs_none_of_its_gpus(text: str, kind: str, tp_size: int, ep_size: int) -> None:
+    group = layout_of(text)
+    assert (group.kind, group.tp_size, group.ep_size, group.gpus) == (kind, tp_size, ep_size, ())
