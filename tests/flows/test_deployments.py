@@ -14,6 +14,8 @@ def test_forms_start_with_the_settings_that_are_known() -> None:
     settings = parameters["extract"]["settings"]
     assert settings["model_and_layers"] == {"model": "org/name"}
     assert parameters[NIGHTLY] == parameters["extract"]
+    assert parameters["extract-on-nodes"] == parameters["extract"]
+    assert parameters["extract-part"] == {}
     assert parameters["validate"] == parameters["compact"] == {"store": "/data/store"}
     assert {one.name: one.parameters for one in list_deployments({})} == {name: {} for name in parameters}
 
