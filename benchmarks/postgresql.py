@@ -47,8 +47,8 @@ def run_units(folder: Path, workers: int, units: int) -> dict[str, Any]:
     write_samples(store, range(len(LENGTHS)))
     with _running(folder, workers) as server:
         started = time.monotonic()
-        deployment = _deploy(server, folder)
-        address = f"{server.url}/api/deployments/{deployment}/create_flow_run"
+        [deployment] = server.ask("deployments", deployments={"name": {"any_": [DEPLOYMENT]}})
+        address = f"{server.url}/api/deployments/{deployment['id']}/create_flow_run"
         for number in range(units):
             body = {"name": f"unit {number}", "parameters": {"store": str(store)}, "state": {"type": "SCHEDULED"}}
             server.client.post(address, json=body).raise_for_status()
@@ -83,17 +83,11 @@ def _running(folder: Path, workers: int) -> Iterator[PrefectServer]:
     with ExitStack() as running:
         url = running.enter_context(running_postgres(folder / "postgresql.log"))
         server = running.enter_context(running_server(folder, PREFECT_SERVER_DATABASE_CONNECTION_URL=url))
-        _deploy(server, folder)
+        run_aerie("deploy", "--devices", "cpu", cwd=folder, env=server.environment).check_returncode()
         for number in range(workers):
             flags = ("--queue", "cpu", "--limit", "1")
             running.enter_context(running_worker(server, *flags, log_name=f"worker-{number}.log"))
         yield server
-
-
-def _deploy(server: PrefectServer, folder: Path) -> str:
-    run_aerie("deploy", "--devices", "cpu", cwd=folder, env=server.environment).check_returncode()
-    [deployment] = server.ask("deployments", deployments={"name": {"any_": [DEPLOYMENT]}})
-    return str(deployment["id"])
 
 
 def _count_units(log: Path) -> int:

@@ -31,15 +31,13 @@ def test_they_appear_in_no_database_log_artifact_or_report(
     assert refused.stderr.startswith("aerie: Prefect has no Secret block 'none'")
     failed = run_aerie("validate", s3_place, cwd=tmp_path, env=environment)
     assert failed.returncode == 1
-    kept_out = [run_aerie(name, s3_place, cwd=tmp_path, env=environment) for name in ("gc", "show")]
-    let_in = [
-        run_aerie(name, s3_place, "--secret-block", "bucket", cwd=tmp_path, env=environment) for name in ("gc", "show")
-    ]
-    assert [one.returncode for one in (*kept_out, *let_in)] == [1, 1, 0, 0]
+    kept_out = run_aerie("gc", s3_place, cwd=tmp_path, env=environment)
+    let_in = run_aerie("gc", s3_place, "--secret-block", "bucket", cwd=tmp_path, env=environment)
+    assert (kept_out.returncode, let_in.returncode) == (1, 0), let_in.stderr
 
     [run] = server.ask("flow_runs", sort="START_TIME_DESC", limit=1)
     assert run["state_name"] == "Completed"
-    said = [text.encode() for one in (done, refused, failed, *kept_out, *let_in) for text in (one.stdout, one.stderr)]
+    said = [text.encode() for one in (done, refused, failed, kept_out, let_in) for text in (one.stdout, one.stderr)]
     kept = [path.read_bytes() for path in server.folder.rglob("*") if path.is_file()]
     stored = [read_file(s3_place / name) for name in list_files(s3_place) if name.startswith("runs/")]
     assert any(run["name"].encode() in text for text in kept), "the database is among them"
