@@ -24,7 +24,7 @@ from flows.crash_detection import TAG, automations, ensure
 from flows.presence import correct
 
 CHATS = [
-    json.dumps(chat(f"Question {i}: why is the sky blue?", "Because it scatters light. " * 30)) for i in range(2000)
+    json.dumps(chat(f"Question {i}: why is the sky blue?", "Because it scatters light. " * 30)) for i in range(500)
 ]
 
 
@@ -65,6 +65,8 @@ def test_runs_whose_owner_is_gone_become_crashed_and_others_do_not(server: Prefe
         correct(UUID(pending), over)
     assert server.run(running)["state_type"] == "RUNNING"
     assert server.run(pending)["state_type"] == "CRASHED"
+    post(server, f"flow_runs/{pending}/set_state", state={"type": "RUNNING"})
+    assert server.run(pending)["state_type"] == "RUNNING", "it was only slow to begin"
 
     run_aerie("undeploy", cwd=work, env=server.environment).check_returncode()
     assert server.ask("automations") == []
@@ -73,13 +75,12 @@ def test_runs_whose_owner_is_gone_become_crashed_and_others_do_not(server: Prefe
 def deploy(server: PrefectServer, work: Path) -> None:
     flags = ["--model", "tiny-llama", "--data", "chats.jsonl", "--store", "store", "--devices", "cpu"]
     small = ["--unit-tokens", 8000, "--max-batch-tokens", 500]
-    for _ in range(2):  # a second time changes nothing
-        run_aerie("deploy", *flags, *small, cwd=work, env=server.environment).check_returncode()
+    run_aerie("deploy", *flags, *small, cwd=work, env=server.environment).check_returncode()
     assert sorted(one["name"] for one in server.ask("automations")) == sorted(one.name for one in automations())
 
 
 def begins_at_once(server: PrefectServer) -> None:
-    """Have the server wait no two minutes for a run to begin."""
+    """Have the server wait not so long for a run to begin."""
     [one] = [one for one in automations() if one.name.endswith("never begin")]
     assert isinstance(one.trigger, EventTrigger)
     one.trigger.within = timedelta(seconds=10)
