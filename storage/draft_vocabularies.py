@@ -1,6 +1,7 @@
 """Draft vocabularies: which target tokens a drafter can say, addressed by the tokens and the tokenizer they are of."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -10,8 +11,8 @@ from storage.arrays import encode_document, group_document
 from storage.columns import DOCUMENT, Column, write_column
 from storage.digests import canonical_json, sha256_hex
 from storage.errors import CorruptObjectError, SpecError
-from storage.files import commit, find_group, has_group, missing_is_torn, read_document, staging, write_file
-from storage.layout import FORMAT_VERSION
+from storage.files import backend_of, commit, find_group, has_group, missing_is_torn, read_document, staging, write_file
+from storage.layout import FORMAT_VERSION, digest_in
 from storage.paths import StorePath
 
 P = TypeVar("P", bound=StorePath)
@@ -109,3 +110,26 @@ def open_draft_vocabulary(store: StorePath, spec: DraftVocabularySpec) -> DraftV
     if len(d2t) != spec.draft_size or not np.array_equal(np.flatnonzero(t2d), vocabulary.target_ids):
         raise CorruptObjectError(f"{folder}: d2t and t2d do not fit each other; remove it and make it again")
     return vocabulary
+
+
+def read_draft_vocabularies(store: StorePath, tokens_digest: str) -> Iterator[DraftVocabulary]:
+    """Read the draft vocabularies of a tokens artifact, small ones first.
+
+    Raises:
+        CorruptObjectError: one is damaged.
+    """
+    digests = sorted({digest_in(name) for name in backend_of(store).group_names(store / FOLDER)})
+    mine = [spec for spec in (_read_spec(store, digest) for digest in digests) if spec.tokens_digest == tokens_digest]
+    for spec in sorted(mine, key=lambda spec: spec.draft_size):
+        found = open_draft_vocabulary(store, spec)
+        if found is not None:
+            yield found
+
+
+def _read_spec(store: StorePath, digest: str) -> DraftVocabularySpec:
+    place = draft_vocabulary_folder(store, digest)
+    with missing_is_torn(f"draft vocabulary {place.name}"):
+        spec: Any = read_document(find_group(place) / DOCUMENT).get("attributes", {}).get("spec")
+    if not isinstance(spec, dict) or set(spec) != {field.name for field in fields(DraftVocabularySpec)}:
+        raise CorruptObjectError(f"{place} does not say what it is of; remove it and make it again")
+    return DraftVocabularySpec(**spec)

@@ -38,13 +38,23 @@ def tokenizer_spec(model: Path, chat_template: Path | None = None) -> tuple[str,
     Raises:
         TokenizerError: the folder has no tokenizer or no chat template, or its configuration is not JSON.
     """
-    config = _tokenizer_config(model)
-    own = config.pop("chat_template", None)
+    own = _tokenizer_config(model).get("chat_template")
     templates = _chat_templates(model, own) if chat_template is None else {"default": _read_template(chat_template)}
+    return tokenizer_digest(model), sha256_hex(canonical_json(templates))
+
+
+def tokenizer_digest(model: Path) -> str:
+    """Return the digest of the tokenizer of a model folder, by content and without its chat template.
+
+    Raises:
+        TokenizerError: the folder has no tokenizer, or its configuration is not JSON.
+    """
+    config = _tokenizer_config(model)
+    config.pop("chat_template", None)
     files = {name: file_digest(model / name) for name in _TOKENIZER_FILES if (model / name).is_file()}
     if not files.keys() & set(_VOCABULARIES):
         raise TokenizerError(f"{model} has no tokenizer, such as tokenizer.json; copy it from the model's source")
-    return sha256_hex(canonical_json({"files": files, "config": config})), sha256_hex(canonical_json(templates))
+    return sha256_hex(canonical_json({"files": files, "config": config}))
 
 
 def make_tokens_spec(model: Path, data: Sequence[Path], options: TokenOptions) -> TokensSpec:

@@ -1,0 +1,1 @@
+"""Files that trainers read: written from a store, and read into one."""
