@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows import prefect_defaults as _prefect_defaults  # before anything imports prefect
 
 if TYPE_CHECKING:
-    from flows.maintenance import compact_store, validate_store
+    from flows.maintenance import compact_store, export_store, validate_store
     from flows.nodes import extract_on_nodes
     from flows.pipeline import extract_hidden_states
     from flows.report import RunReport, RunResult
@@ -21,6 +21,7 @@ __all__ = [
     "RunResult",
     "Settings",
     "compact_store",
+    "export_store",
     "extract_hidden_states",
     "extract_on_nodes",
     "validate_store",
@@ -31,6 +32,7 @@ _HOMES = {
     "RunResult": "flows.report",
     "Settings": "flows.settings",
     "compact_store": "flows.maintenance",
+    "export_store": "flows.maintenance",
     "extract_hidden_states": "flows.pipeline",
     "extract_on_nodes": "flows.nodes",
     "validate_store": "flows.maintenance",

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from flows import commands, deploy_commands, store_commands
 from flows.errors import SettingsError
+from flows.export_commands import add_export, export
+from flows.import_command import add_import, import_
 from flows.prefect_defaults import quiet_console
 from flows.preview import preview
 from flows.settings_flags import add_settings
@@ -89,6 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
         _add_store(_add_command(subparsers, name, command))
     _add_validate(_add_command(subparsers, "validate", store_commands.validate))
+    exporting = _add_command(subparsers, "export", export)
+    _add_store(exporting)
+    add_export(exporting, _count)
+    add_import(_add_command(subparsers, "import", import_), _store, _count)
     _add_gc(_add_command(subparsers, "gc", store_commands.gc))
     _add_vocabulary(_add_command(subparsers, "vocabulary", vocabulary))
     for name, command in (("deploy", deploy_commands.deploy), ("serve", deploy_commands.serve)):

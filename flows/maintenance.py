@@ -1,7 +1,8 @@
-"""Flows over a store that exists: validate it, compact it, free what nobody needs."""
+"""Flows over a store that exists: validate it, compact it, export it, free what nobody needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from prefect import get_run_logger, runtime
@@ -24,7 +25,13 @@ from storage.packs import PackInfo
 from storage.paths import StorePath
 from storage.store import find_spec, spec_digests
 from tasks.compaction import compact
+from tasks.engine.layers import LAYERS_PATTERN
+from tasks.exporting import export
 from tasks.garbage import collect
+from tasks.trainer_files.exporter import ExportInfo
+from tasks.trainer_files.formats import FORMATS
+from tasks.trainer_files.plan import Missing
+from tasks.trainer_files.requests import ExportRequest
 from tasks.validation import validate, validate_files
 
 tie_server()
@@ -115,6 +122,47 @@ def compact_store(
             on_progress=Counting(progress, "compact", "samples"),
             on_merge=Counting(progress, "merge packs", "samples"),
         )
+
+
+@checked_flow(name="export-store", flow_run_name="export {store.name} for {trainer_format}", persist_result=False)
+def export_store(  # noqa: PLR0913 - the fields of its form
+    store: StorePlace,
+    trainer_format: Annotated[str, titled("Format", enum=list(FORMATS))],
+    to: Annotated[Path, titled("Folder", pattern="^[/~]")],
+    spec_digest: SpecDigest = None,
+    *,
+    tokens_digest: Annotated[str | None, titled("Tokens digest")] = None,
+    layers: Annotated[str | None, titled("Layers", pattern=LAYERS_PATTERN)] = None,
+    rows: Annotated[str | None, titled("Rows", pattern=r"^\d*:\d*$")] = None,
+    missing: Annotated[Missing, titled("Rows without states")] = "error",
+    allow_lossy: Annotated[bool, titled("Allow lossy states")] = False,
+    threads: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, titled("Threads")] = None,
+    secret_block: SecretBlock = None,
+) -> ExportInfo:
+    """Write the states of a store as files that a trainer reads; those that are there and right stay.
+
+    Args:
+        store: the store's folder.
+        trainer_format: name of the format.
+        to: folder of the files: empty, or that of an export which was stopped.
+        spec_digest: which states, a unique prefix will do; may be left out when the store has one spec.
+        tokens_digest: which tokens artifact, likewise.
+        layers: those to export, in our ids; by default what the format takes of all that the store has.
+        rows: START:STOP, of the rows that the tokens artifact keeps; all by default.
+        missing: refuse an export of rows that have no states, or leave those out.
+        allow_lossy: export states that are not what the forward gave, to the last bit.
+        threads: that read, decode and write; one a core by default.
+        secret_block: of Prefect, with the AWS_* variables of a store in a bucket.
+
+    Raises:
+        StorageError: there is no such store, states or tokens artifact; or the folder cannot be written.
+        TaskError: the store lacks what the format needs, or the folder has no room or holds something else.
+    """
+    request = ExportRequest(
+        store, trainer_format, to, spec_digest, tokens_digest, layers, rows, missing, allow_lossy=allow_lossy
+    )
+    with _running(secret_block) as (progress, _):
+        return export(request, threads=threads, on_progress=Counting(progress, "export", "tokens"))
 
 
 @checked_flow(name="collect-garbage", flow_run_name="gc {store.name}", persist_result=False)

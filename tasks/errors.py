@@ -116,3 +116,15 @@ class TooManyQuarantinedError(TaskError):
     """More samples were set aside than the run allows."""
 
     kind = "too_many_quarantined"
+
+
+class ExportError(TaskError):
+    """States cannot become the files that were asked for."""
+
+    kind = "export"
+
+
+class ImportFilesError(TaskError):
+    """Files of a trainer cannot become states of a store."""
+
+    kind = "import_files"

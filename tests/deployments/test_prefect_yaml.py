@@ -16,6 +16,7 @@ def test_the_main_flows_are_deployed():
         "extract-part": "flows.nodes:extract_part",
         "validate": "flows.maintenance:validate_store",
         "compact": "flows.maintenance:compact_store",
+        "export": "flows.maintenance:export_store",
     }
 
 

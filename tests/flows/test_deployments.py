@@ -16,7 +16,7 @@ def test_forms_start_with_the_settings_that_are_known() -> None:
     assert parameters[NIGHTLY] == parameters["extract"]
     assert parameters["extract-on-nodes"] == parameters["extract"]
     assert parameters["extract-part"] == {}
-    assert parameters["validate"] == parameters["compact"] == {"store": "/data/store"}
+    assert parameters["validate"] == parameters["compact"] == parameters["export"] == {"store": "/data/store"}
     assert {one.name: one.parameters for one in list_deployments({})} == {name: {} for name in parameters}
 
 
