@@ -7,9 +7,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PACKAGES = ("storage", "tasks.engine", "tasks.inputs", "tasks.trainer_files", "tasks", "flows")
 
 
-@pytest.mark.parametrize("package", ["storage", "tasks.engine", "tasks.inputs", "tasks", "flows", "benchmarks"])
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks", "examples"])
 def test_every_module_has_its_bullet_and_every_bullet_its_module(package):
     [section] = re.findall(rf"^### {re.escape(package)}: .*\n((?:- .*\n)+)", PAGE, re.MULTILINE)
     bullets = re.findall(r"^- `(\w+)`: \S", section, re.MULTILINE)
@@ -21,7 +22,7 @@ def test_every_module_has_its_bullet_and_every_bullet_its_module(package):
 def test_the_packages_are_those_of_the_source_tree():
     packages = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in init_files()}
 
-    assert set(re.findall(r"^### ([\w.]+): ", PAGE, re.MULTILINE)) == packages | {"benchmarks"}
+    assert set(re.findall(r"^### ([\w.]+): ", PAGE, re.MULTILINE)) == packages | {"benchmarks", "examples"}
 
 
 def modules_of(package: str) -> list[str]:
