@@ -2,8 +2,11 @@
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,6 +15,8 @@ from storage.errors import StoreFullError, StoreReadOnlyError
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+# They wait and compute nothing.
+SYNC_THREADS = 32
 
 
 @contextmanager
@@ -73,16 +78,35 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_tree(folder: Path | str) -> None:
-    """Bring all files of a folder to disk, and the names of all that is in it."""
-    with os.scandir(folder) as found:
-        for entry in found:
-            (sync_tree if entry.is_dir() else _sync)(entry.path)
-    _sync(folder)
+    """Bring all files of a folder to disk, and the names of all that is in it.
+
+    All at once: a file system with a journal then commits them together, and not one after the other.
+    """
+    deque(_syncers().map(_sync, _tree(folder)), maxlen=0)
 
 
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to disk."""
     _sync(folder)
+
+
+def _tree(folder: Path | str) -> Iterator[Path | str]:
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir():
+                yield from _tree(entry.path)
+            else:
+                yield entry.path
+    yield folder
+
+
+@cache
+def _syncers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+
+
+# Threads do not cross to a child: it has its own.
+os.register_at_fork(after_in_child=_syncers.cache_clear)
 
 
 def _sync(path: Path | str) -> None:
