@@ -4,12 +4,14 @@
 
 FOLDER, on the disk to be measured, gets a store of 1.1 GB, which stays there for the next time, and up to 1.6 GB of
 files at a time. What is compared takes turns; the store is in the page cache, and all that is written is on disk at the
-end of each turn. `to_the_slower` is the rate of an export over that of the decoding or the disk, whichever is lower.
+end of each turn. `to_the_slower` is the rate of an export over that of the decoding or the disk, whichever is lower;
+`cpu_to_both` what these two take of the CPU, together, over what the export takes: a busy machine disturbs it less.
 """
 
 import argparse
 import os
 import shutil
+import statistics
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -62,7 +64,7 @@ def prepare(path: Path) -> None:
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Export to each format, beside decoding the same layers and writing as many bytes."""
-    figures: dict[str, Any] = {"threads": CORES}
+    figures: dict[str, Any] = {}
     for name in FORMATS:
         plan = make_export_plan(ExportRequest(folder / "store", name, folder / "files"))
         times = take_turns(_work(plan, folder), rounds, before=lambda _: shutil.rmtree(folder / "files", True))
@@ -73,7 +75,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 
 def _work(plan: ExportPlan, folder: Path) -> dict[str, Callable[[], object]]:
     return {
-        "export": partial(export_rows, plan, threads=CORES),
+        "export": partial(export_rows, plan),
         "decode": partial(_decode, plan.store, plan.choice.layers),
         "disk": partial(measure_disk, folder, plan.num_bytes),
     }
@@ -88,12 +90,14 @@ def _decode(store: Store, layers: tuple[Any, ...]) -> None:
 
 def _compare(times: dict[str, Times], plan: ExportPlan) -> dict[str, Any]:
     ratios = {name: speed_ratio(times["export"], times[name])["wall"] for name in ("decode", "disk")}
+    both = [decode + disk for decode, disk in zip(times["decode"].cpu, times["disk"].cpu, strict=True)]
     gigabytes = plan.num_bytes / 1e9
     return {
         "gigabytes": gigabytes,
         "rate": {name: found.rate(gigabytes) for name, found in times.items()},
         "to": ratios,
         "to_the_slower": max(ratios.values()),
+        "cpu_to_both": statistics.median(b / a for a, b in zip(times["export"].cpu, both, strict=True)),
     }
 
 

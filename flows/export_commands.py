@@ -66,7 +66,7 @@ def add_export(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         help="what to do about rows without states (%(default)s)",
     )
     parser.add_argument("--allow-lossy", action="store_true", help="export rounded states, or round them to bfloat16")
-    parser.add_argument("--threads", type=count, metavar="N", help="that read, decode and write (default: one a core)")
+    parser.add_argument("--threads", type=count, metavar="N", help="that read, decode and write (default: two a core)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be written, in bytes, and write nothing")
 
 

@@ -151,7 +151,7 @@ def export_store(  # noqa: PLR0913 - the fields of its form
         rows: START:STOP, of the rows that the tokens artifact keeps; all by default.
         missing: refuse an export of rows that have no states, or leave those out.
         allow_lossy: export states that are not what the forward gave, to the last bit.
-        threads: that read, decode and write; one a core by default.
+        threads: that read, decode and write; two a core by default.
         secret_block: of Prefect, with the AWS_* variables of a store in a bucket.
 
     Raises:

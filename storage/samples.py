@@ -95,8 +95,9 @@ class StoredRows:
     def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int, scratch: Scratch) -> None:
         """Read rows from `start` of the layers at `slots` into `out` [len(slots), rows, hidden_size], each contiguous.
 
-        Layers come first, since an inner chunk has one: it is then decoded into its place, which saves a copy. Where
-        states are scaled, an `out` of the dtype and width on disk gets the rows as they are there.
+        Layers come first, since an inner chunk has one: where its rows follow each other it is decoded into its place,
+        which saves a copy. Where states are scaled, an `out` of the dtype and width on disk gets the rows as they are
+        there.
         """
         stop = start + out.shape[1]
         if not out.size:
@@ -110,7 +111,8 @@ class StoredRows:
             first = (first_chunk + chunk) * TOKENS_PER_CHUNK
             low, high = max(start, first), min(stop, first + TOKENS_PER_CHUNK)
             places = [layer[low - start : high - start] for layer in layers[slot]]
-            target = places.pop() if is_raw and high - low == TOKENS_PER_CHUNK else scratch.chunk(spec)
+            is_whole = is_raw and high - low == TOKENS_PER_CHUNK and places[-1].flags.c_contiguous
+            target = places.pop() if is_whole else scratch.chunk(spec)
             what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
             decode_chunk(data, spec.stored_dtype, spec.stored_width, what, target)
             for place in places:
@@ -201,13 +203,15 @@ class Sample:
             raise ValueError(f"rows have step {step}, only 1 is read; take the step from the result")
         return range(start, max(start, stop))
 
-    def read_into(self, out: npt.NDArray[Any], slots: Sequence[int], start: int) -> None:
+    def read_into(
+        self, out: npt.NDArray[Any], slots: Sequence[int], start: int, scratch: Scratch | None = None
+    ) -> None:
         """Read as `StoredRows.read_into`, wherever the rows are by now.
 
         Raises:
             CorruptObjectError: the stored bytes are damaged.
         """
-        self._read(lambda found: found.read_into(out, slots, start, Scratch()))
+        self._read(lambda found: found.read_into(out, slots, start, scratch or Scratch()))
 
     def _read(self, read: Callable[[StoredRows], T]) -> T:
         try:

@@ -14,7 +14,7 @@ def export_samples(
 
     Args:
         request: what is asked for.
-        threads: that read, decode and write; by default one a core, at most 16.
+        threads: that read, decode and write; by default two a core, at most 16.
         on_progress: called with the tokens of the rows done and of all.
     """
     return export_rows(make_export_plan(request), threads=threads, on_progress=on_progress)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from storage import StateSpec, TokensSpec, init_store
 from storage.objects import ObjectWriter
 from storage.packs import compact
+from storage.paths import StorePath
 from storage.store import add_spec
 from storage.tokens import TokensWriter
 from tasks.trainer_files.plan import ExportPlan
@@ -39,7 +40,7 @@ DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.f
 class World:
     """A store and a tokens artifact; `rows` has ids, mask and the states given of each row."""
 
-    store: Path
+    store: StorePath
     spec: StateSpec
     tokens: TokensSpec
     rows: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[Any]]]
@@ -48,7 +49,7 @@ class World:
         return make_export_plan(ExportRequest(self.store, form, folder, **changes))
 
 
-def make_world(path: Path, order: Sequence[int] = ORDER, lacking: int | None = None, **changes: Any) -> World:
+def make_world(path: StorePath, order: Sequence[int] = ORDER, lacking: int | None = None, **changes: Any) -> World:
     """Make a store, partly packed; it lacks the states of one sample if that is asked for."""
     spec = replace(SPEC, **changes)
     init_store(path)

@@ -1,6 +1,6 @@
 """What a format of trainers is, and what it is given of a row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.draft_vocabularies import DraftVocabulary
+from storage.samples import Float8States
 from storage.specs import LayerId
 from storage.tokens import Tokens
 
@@ -34,31 +35,32 @@ class LayerChoice:
 
     @property
     def layers(self) -> tuple[LayerId, ...]:
-        """All of them, in the order of `Row.states`."""
+        """All of them, the last one last."""
         return self.aux if self.last is None else (*self.aux, self.last)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a tokens artifact with its states.
+    """One row of a tokens artifact, and its states to be read.
 
     Attributes:
         name: what its file is called, without suffix: the sample hash, and a number where it is a copy.
         input_ids: int64[num_tokens].
         loss_mask: int64[num_tokens].
         loss_weight: float32[num_tokens] where tokens have weights other than 0 and 1, else None.
-        states: [num_tokens, len(choice.layers), hidden_size], each layer contiguous.
-        scales: float32[num_tokens, len(choice.layers)] where the states are numbers of float8, else None.
-        choice: their layers.
+        choice: the layers of its file.
+        read: gives the states of layers, contiguous [num_tokens, len(layers), hidden_size], until the next row is read.
+        read_float8: gives their numbers, float8 of this shape, and scales float32[num_tokens, len(layers)], where the
+            store has them so; else None.
     """
 
     name: str
     input_ids: npt.NDArray[np.int64]
     loss_mask: npt.NDArray[np.int64]
     loss_weight: npt.NDArray[np.float32] | None
-    states: npt.NDArray[Any]
-    scales: npt.NDArray[np.float32] | None
     choice: LayerChoice
+    read: Callable[[Sequence[LayerId]], npt.NDArray[Any]]
+    read_float8: Callable[[Sequence[LayerId]], Float8States] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from tasks.trainer_files.row_files import RowFiles
 
 OnProgress = Callable[[int, int], None]
 MAX_THREADS = 16
+# While one waits for the disk, another decodes.
+THREADS_PER_CORE = 2
 # Rows that are handed to each thread ahead of time.
 _AHEAD = 4
 
@@ -60,7 +62,7 @@ def export_rows(plan: ExportPlan, *, threads: int | None = None, on_progress: On
 
     Args:
         plan: what to write, and where.
-        threads: that read, decode and write; by default one a core, at most 16.
+        threads: that read, decode and write; by default two a core, at most 16.
         on_progress: called with the tokens of the rows done and of all.
 
     Raises:
@@ -68,7 +70,7 @@ def export_rows(plan: ExportPlan, *, threads: int | None = None, on_progress: On
         NotEnoughSpaceError: there is no room.
         StorageError: stored states are damaged, or the folder cannot be written.
     """
-    threads = threads or min(MAX_THREADS, default_threads(plan.store.path))
+    threads = threads or min(MAX_THREADS, THREADS_PER_CORE * default_threads(plan.store.path))
     with clear_errors(plan.folder), Manifest(plan.folder, plan.identity(), plan.describe()) as manifest:
         _require_planned(plan, manifest)
         require_room(plan, sum(entry.bytes for entry in manifest.entries.values()))

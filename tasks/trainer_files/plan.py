@@ -15,7 +15,6 @@ from storage.store import Store
 from storage.tokens import Tokens
 from tasks.errors import ExportError, NotEnoughSpaceError
 from tasks.trainer_files.base import LayerChoice, Row, TrainerFormat
-from tasks.trainer_files.tensors import as_bfloat16
 
 Missing = Literal["error", "skip"]
 # A file's own header, and what a file system rounds up.
@@ -109,13 +108,11 @@ class ExportPlan:
 
     def _bytes_per_token(self) -> int:
         """Measure the tensors of a row of one token."""
-        spec = self.store.spec
-        states = np.zeros((1, len(self.choice.layers), spec.hidden_size), spec.dtype.bits)
-        values = spec.view_logical(states)
-        one = np.zeros(1, np.int64)
-        values = values if self.form.as_stored or self.form.takes_float8 else as_bfloat16(values)
+        one, width = np.zeros(1, np.int64), self.store.spec.hidden_size
+        dtype = self.store.spec.dtype.states if self.form.as_stored else "bfloat16"
         weight = np.zeros(1, np.float32) if self.tokens.is_weighted else None
-        tensors = self.form.make_tensors(Row("", one, one, weight, values, None, self.choice))
+        row = Row("", one, one, weight, self.choice, lambda layers: np.zeros((1, len(layers), width), dtype))
+        tensors = self.form.make_tensors(row)
         return sum(value.nbytes for value in tensors.values() if isinstance(value, np.ndarray))
 
 

@@ -7,16 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import numpy as np
-
 from storage.codecs import Buffer, crc32c
-from storage.errors import RowCountError
 from storage.files import clear_errors
 from storage.staged_files import make_folder
-from tasks.trainer_files.base import Row
 from tasks.trainer_files.manifest import Entry, Manifest
 from tasks.trainer_files.plan import ExportPlan
-from tasks.trainer_files.tensors import as_bfloat16
+from tasks.trainer_files.row_reading import RowReader
 
 _CHECK_BYTES = 1 << 20
 
@@ -37,6 +33,7 @@ class RowFiles:
         self._plan = plan
         self._manifest = manifest
         self._staging = staging
+        self._reader = RowReader(plan)
         self._lock = threading.Lock()
         self.written = 0
 
@@ -81,7 +78,7 @@ class RowFiles:
 
     def _write(self, i: int, kept: int) -> None:
         plan, place, staged = self._plan, self._plan.place(i), self._staging / uuid.uuid4().hex
-        tensors = plan.form.make_tensors(self._read(i, kept))
+        tensors = plan.form.make_tensors(self._reader.read(i))
         try:
             with staged.open("xb", buffering=0) as file:
                 checked = _CheckedFile(cast("BinaryIO", file))
@@ -94,25 +91,6 @@ class RowFiles:
             staged.unlink(missing_ok=True)
         number, size = int(plan.tokens.rows[kept]), checked.num_bytes
         self._manifest.add(Entry(kept, number, plan.sample_hash(i), place, size, checked.checksum, mtime_ns))
-
-    def _read(self, i: int, kept: int) -> Row:
-        plan, tokens = self._plan, self._plan.tokens
-        sample, layers, scales = plan.store[plan.sample_hash(i)], plan.choice.layers, None
-        if plan.form.takes_float8 and plan.store.spec.is_scaled:
-            states, scales = sample.float8_states(layers)
-        else:
-            states = sample.hidden_states(layers)
-            states = states if plan.form.as_stored or plan.form.takes_float8 else as_bfloat16(states)
-        input_ids = tokens.input_ids(kept).astype(np.int64)
-        if len(states) != len(input_ids):
-            raise RowCountError(
-                f"row {kept} of the tokens artifact has {len(input_ids)} tokens and {len(states)} rows of states; "
-                "use aerie validate --repair"
-            )
-        weight = tokens.loss_weight(kept) if tokens.is_weighted else None
-        return Row(
-            plan.name(i), input_ids, tokens.loss_mask(kept).astype(np.int64), weight, states, scales, plan.choice
-        )
 
 
 class _CheckedFile:

@@ -5,9 +5,7 @@ import io
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from storage.dataset import to_tensor
@@ -15,8 +13,6 @@ from tasks.errors import ImportFilesError
 from tasks.trainer_files.base import Tensors
 
 GZIP = ".gz"
-_LARGEST = 448.0  # of float8_e4m3fn
-_LEAST_SCALE = 1e-12
 
 
 def write_torch(file: BinaryIO, tensors: Tensors) -> None:
@@ -48,17 +44,6 @@ def read_torch(path: Path) -> dict[str, Any]:
             f"{path} holds {type(loaded).__name__}, not a dict of tensors; take it out of the folder"
         )
     return loaded
-
-
-def round_to_float8(states: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Round states [num_tokens, layers, hidden_size] to float8, one scale a token: float32[num_tokens, 1, 1].
-
-    Bit for bit what `hs_connectors.fp8_utils.quantize_tensor_to_fp8` of speculators makes of them.
-    """
-    wide = to_tensor(np.ascontiguousarray(states)).float()
-    scales = (wide.abs().amax(dim=(1, 2), keepdim=True) / _LARGEST).clamp(min=_LEAST_SCALE)
-    numbers = (wide / scales).to(torch.float8_e4m3fn)
-    return numbers.view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn), scales.numpy()
 
 
 def _to_torch(value: Any) -> Any:

@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from safetensors.torch import load_file
 from storage.dataset import to_tensor
 from storage.draft_vocabularies import DraftVocabularySpec, write_draft_vocabulary
 from storage.errors import SampleNotFoundError
+from storage.paths import ObjectPath
 from tasks.draft_vocabularies import choose_tokens
 from tasks.errors import ExportError, NotEnoughSpaceError
 from tasks.trainer_files.exporter import ExportInfo, export_rows
@@ -206,6 +205,14 @@ def test_rows_without_states_are_refused_or_left_out(tmp_path: Path) -> None:
     assert lengths == [len(world.rows[row][0]) for row in (0, 1, 2, 4, 5, 6)]
 
 
+def test_a_store_in_a_bucket_gives_the_same_files(world: World, s3_place: ObjectPath, tmp_path: Path) -> None:
+    remote = make_world(s3_place)
+    export(world, "speculators", tmp_path / "local")
+    export(remote, "speculators", tmp_path / "remote")
+    assert content(tmp_path / "local") == content(tmp_path / "remote")
+    assert json.loads((tmp_path / "remote" / HEADER).read_text())["store"] == str(s3_place)
+
+
 def test_float8_numbers_are_those_of_the_store(tmp_path: Path) -> None:
     world = make_world(tmp_path / "store", storage_dtype="float8_e4m3fn")
     plan = world.plan("speculators-fp8", tmp_path / "files")
@@ -284,19 +291,25 @@ def test_draft_vocabularies_of_these_tokens_come_with_them(tmp_path: Path, form:
     assert np.array_equal(np.asarray(d2t), vocabulary.d2t)
 
 
-KILLED = """
-import sys, time
+# Once so many files are there, each thread stops in the middle of its next one.
+STUCK = """
+import os, sys, time
 from pathlib import Path
 from tasks.trainer_files import row_files
 from tasks.trainer_files.exporter import export_rows
+from tasks.trainer_files.manifest import ROWS
 from tasks.trainer_files.requests import ExportRequest, make_export_plan
 
+store, form, folder, lines = sys.argv[1:]
 write = row_files._CheckedFile.write
-def slowly(self, data):
-    time.sleep(0.02)
-    return write(self, data[: len(data) // 2]) + write(self, data[len(data) // 2 :])
-row_files._CheckedFile.write = slowly
-export_rows(make_export_plan(ExportRequest(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))), threads=2)
+def write_or_stop(self, data):
+    if (Path(folder) / ROWS).read_bytes().count(b"}") < int(lines):
+        return write(self, data)
+    self._file.write(data[: len(data) // 2])
+    os.write(1, b"stuck\\n")
+    time.sleep(600)
+row_files._CheckedFile.write = write_or_stop
+export_rows(make_export_plan(ExportRequest(Path(store), form, Path(folder))), threads=2)
 """
 
 
@@ -306,11 +319,12 @@ def test_a_killed_export_leaves_only_whole_files_and_goes_on(
     world: World, tmp_path: Path, form: str, lines: int
 ) -> None:
     folder = tmp_path / "files"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(world.store), form, str(folder)])
-    while process.poll() is None and _count_lines(folder / ROWS) < lines:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    command = [sys.executable, "-c", STUCK, str(world.store), form, str(folder), str(lines)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.kill()
+    assert said.startswith("stuck")
     assert json.loads((folder / HEADER).read_text())["complete"] is False
     export(world, form, tmp_path / "whole")
     whole = content(tmp_path / "whole")
@@ -324,7 +338,3 @@ def test_a_killed_export_leaves_only_whole_files_and_goes_on(
     assert lines <= info.present < len(ORDER)
     assert content(folder) == whole
     assert not (folder / STAGING).exists()
-
-
-def _count_lines(path: Path) -> int:
-    return path.read_bytes().count(b"}\n") if path.exists() else 0
