@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=[case.name for case in CASES], help="cases, by their names")
     parser.add_argument("--answered", type=Path, help="chats that the target has answered already")
     options = parser.parse_args()
     model = ensure_smollm2()
@@ -73,7 +74,8 @@ def main() -> None:
     bench = Bench(options.folder, model, target, prompts, options.epochs)
     for seed in options.seeds:
         for case in CASES:
-            bench.measure(case, seed)
+            if case.name in options.only:
+                bench.measure(case, seed)
             print(write_result("acceptance", bench.figures()))
 
 

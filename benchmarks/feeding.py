@@ -1,22 +1,26 @@
-"""How fast the adapters feed a training loop through two workers, beside the store read alone by two threads.
+"""How fast the adapters feed a training loop by two workers or two threads, beside the store read alone by two threads.
 
     nice -n 5 python benchmarks/feeding.py FOLDER
 
 FOLDER gets a store of 2 GB, which stays there for the next time. The batches are the same for all, of 8,192 tokens
 with their padding; GB/s are of states without it. The loop only looks at each batch, as one would that trains on a GPU.
+Seconds of the CPU are those of this process and of its workers: a busy machine disturbs them less.
 """
 
 import argparse
 import os
+import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 from record import write_result
 from synthetic_stores import make_spec, make_store
-from turns import speed_ratio, take_turns
 
 from storage import TokensSpec, open_store
 from storage.adapters import Adapter, ModelOptAdapter, SpecForgeAdapter, SpeculatorsAdapter
@@ -34,6 +38,7 @@ AFTER: tuple[LayerId, ...] = (2, 16, 29, "final")
 HIDDEN_SIZE, NUM_SAMPLES, LONGEST = 4096, 64, 2048
 RULES = BatchRules(max_tokens=8192)
 WORKERS, ROUNDS = 2, 7
+ALONE = ("read alone", "read alone into used memory")
 TOKENS = TokensSpec(("data",), "tokenizer", "template")
 
 
@@ -66,25 +71,65 @@ def open_tokens_or_none(path: Path) -> object:
 
 
 def measure(path: Path, rounds: int) -> dict[str, Any]:
-    """Read all samples once a round, in each way."""
+    """Read all samples once a round, in each way, after a round that does not count."""
+    work = make_work(path)
+    seconds: dict[str, list[Seconds]] = {name: [] for name in work}
+    for number in range(rounds + 1):
+        for name, do in list(work.items())[:: -1 if number % 2 else 1]:
+            seconds[name] += [time_of(do)] if number else []
+    gigabytes = int(open_dataset(path, AFTER).lengths.sum()) * len(AFTER) * HIDDEN_SIZE * 2 / 1e9
+    rates = {
+        name: {clock: gigabytes / statistics.median(each[i] for each in of) for i, clock in enumerate(Seconds._fields)}
+        for name, of in seconds.items()
+    }
+    figures = {"gigabytes": gigabytes, "workers": WORKERS, "cores": len(os.sched_getaffinity(0)), "per_second": rates}
+    for alone in ALONE:
+        figures[f"to {alone}"] = {
+            name: to_each(of, seconds[alone]) for name, of in seconds.items() if name not in ALONE
+        }
+    return figures
+
+
+class Seconds(NamedTuple):
+    """By the clock on the wall, and of this process and its workers on the CPU."""
+
+    wall: float
+    cpu: float
+
+
+def time_of(do: Callable[[], object]) -> Seconds:
+    """Do it and return how long it took."""
+    wall, cpu = time.perf_counter(), os.times()
+    do()
+    return Seconds(time.perf_counter() - wall, sum(os.times()[:4]) - sum(cpu[:4]))
+
+
+def to_each(ours: list[Seconds], theirs: list[Seconds]) -> dict[str, float]:
+    """Return how fast ours is where theirs is 1: the median of the rounds' ratios."""
+    pairs = list(zip(ours, theirs, strict=True))
+    return {clock: statistics.median(b[i] / a[i] for a, b in pairs) for i, clock in enumerate(Seconds._fields)}
+
+
+def make_work(path: Path) -> dict[str, Callable[[], object]]:
+    """Return what is measured: the adapters, and reading alone."""
     work: dict[str, Callable[[], object]] = {}
     for name, layers, make in ADAPTERS:
-        dataset = HiddenStateDataset(path, TOKENS.digest(), layers=layers)
-        adapter = make(dataset)
-        work[f"{name}, read alone"] = partial(read_alone, dataset)
-        work[name] = partial(feed, dataset, adapter)
-    times = take_turns(work, rounds)
-    gigabytes = dataset.lengths.sum() * len(AFTER) * HIDDEN_SIZE * 2 / 1e9
+        dataset = open_dataset(path, layers)
+        for workers in ("threads", "workers"):
+            work[f"{name}, {workers}"] = partial(feed, dataset, make(dataset), workers)
+    dataset = open_dataset(path, AFTER)
+    most = max(int(dataset.lengths[batch].sum()) for batch in sampler_of(dataset))
+    used = np.ones((len(AFTER), most, HIDDEN_SIZE), np.uint16).view(ml_dtypes.bfloat16)
     return {
-        "gigabytes": float(gigabytes),
-        "workers": WORKERS,
-        "cores": len(os.sched_getaffinity(0)),
-        "fed": {name: times[name].rate(gigabytes) for name, *_ in ADAPTERS},
-        "read_alone": {name: times[f"{name}, read alone"].rate(gigabytes) for name, *_ in ADAPTERS},
-        "fed_to_read_alone": {
-            name: speed_ratio(times[name], times[f"{name}, read alone"])["wall"] for name, *_ in ADAPTERS
-        },
+        **work,
+        ALONE[0]: partial(read_alone, dataset, None),
+        ALONE[1]: partial(read_alone, dataset, used),
     }
+
+
+def open_dataset(path: Path, layers: tuple[LayerId, ...]) -> HiddenStateDataset:
+    """Open the rows as a training loop would that is in a hurry."""
+    return HiddenStateDataset(path, TOKENS.digest(), layers=layers, reuse_memory=True)
 
 
 ADAPTERS: list[tuple[str, tuple[LayerId, ...], Callable[[HiddenStateDataset], Adapter | None]]] = [
@@ -100,16 +145,17 @@ def sampler_of(dataset: HiddenStateDataset) -> TokenBatchSampler:
     return TokenBatchSampler(dataset.hashes, dataset.lengths, RULES)
 
 
-def read_alone(dataset: HiddenStateDataset) -> None:
+def read_alone(dataset: HiddenStateDataset, out: npt.NDArray[Any] | None) -> None:
     """Read the batches one after the other, on as many threads as there are workers, and nothing else."""
     for batch in sampler_of(dataset):
-        dataset.store.read_hidden_states(names_of(dataset.hashes[batch]), dataset.layers, threads=WORKERS)
+        names = names_of(dataset.hashes[batch])
+        dataset.store.read_hidden_states(names, dataset.layers, threads=WORKERS, out=out)
 
 
-def feed(dataset: HiddenStateDataset, adapter: Adapter | None) -> None:
-    """Take the batches of an adapter from worker processes, whose start is a part of it."""
+def feed(dataset: HiddenStateDataset, adapter: Adapter | None, workers: str) -> None:
+    """Take the batches of an adapter from threads or worker processes, whose start is a part of it."""
     options: dict[str, Any] = {} if adapter is None else {"collate_fn": adapter.collate}
-    for batch in HiddenStateLoader(dataset, sampler_of(dataset), num_workers=WORKERS, **options):
+    for batch in HiddenStateLoader(dataset, sampler_of(dataset), **{f"num_{workers}": WORKERS}, **options):
         batch["input_ids"].sum()
 
 

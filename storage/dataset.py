@@ -1,6 +1,8 @@
 """A store as a torch dataset: the rows of a tokens artifact, each with its token ids, loss mask and states."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -9,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from storage.errors import RowCountError, SampleNotFoundError, SpecError
 from storage.files import backend_of
 from storage.hashes import names_of
 from storage.paths import ObjectPath, StorePath
+from storage.read_ahead import make_ahead
 from storage.samplers import TokenBatchSampler
 from storage.specs import LayerId
 from storage.store import open_store
@@ -40,6 +42,8 @@ class HiddenStateDataset(Dataset[Item]):
             While others write, ranks that skip may see different rows: they must not train together then.
         threads: that read a batch; by default one a core, at most 16, in a worker process of a DataLoader one alone; on
             object storage 16 in both.
+        reuse_memory: read each batch to where the thread's last one was, which takes half the time: the states of items
+            last until then. For collators that copy, as `pad_batch` and those of `storage.adapters` do.
 
     Attributes:
         layers: the captured layers that an item has, in its order.
@@ -61,8 +65,10 @@ class HiddenStateDataset(Dataset[Item]):
         layers: Sequence[LayerId] | None = None,
         missing: Literal["error", "skip"] = "error",
         threads: int | None = None,
+        reuse_memory: bool = False,
     ) -> None:
         self._where = store_path, tokens_digest
+        self._reuses = reuse_memory
         self._threads = threads
         self._spec_digest = spec_digest
         self._open()
@@ -83,14 +89,22 @@ class HiddenStateDataset(Dataset[Item]):
         Raises:
             CorruptObjectError: stored bytes are damaged.
         """
-        fewest = None if get_worker_info() is None else backend_of(self.store.path).min_threads
-        threads = self._threads or fewest
+        return self.read_items(batch, is_alone=get_worker_info() is None)
+
+    def read_items(self, batch: Sequence[int], *, is_alone: bool) -> list[Item]:
+        """Return several items; where others read beside it, on as few threads as serve.
+
+        Raises:
+            CorruptObjectError: stored bytes are damaged.
+        """
+        threads = self._threads or (None if is_alone else backend_of(self.store.path).min_threads)
         names = names_of(self.hashes[batch])
-        states = self.store.read_hidden_states(names, self.layers, threads=threads)
+        block = self._block_for(batch) if self._reuses else None
+        states = self.store.read_hidden_states(names, self.layers, threads=threads, out=block)
         return [self._item(int(self.rows[i]), values) for i, values in zip(batch, states, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("store", "tokens", "hashes", "lengths")
+        opened = ("store", "tokens", "hashes", "lengths", "_blocks")
         return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -98,7 +112,16 @@ class HiddenStateDataset(Dataset[Item]):
         self._open()
         self._choose_rows(self.rows)
 
+    def _block_for(self, batch: Sequence[int]) -> npt.NDArray[Any]:
+        num_rows, spec = int(self.lengths[batch].sum()), self.store.spec
+        block: npt.NDArray[Any] | None = getattr(self._blocks, "block", None)
+        if block is None or block.shape[1] < num_rows:
+            values = np.empty((len(self.layers), num_rows, spec.hidden_size), spec.dtype.bits)
+            block = self._blocks.block = spec.view_logical(values)
+        return block
+
     def _open(self) -> None:
+        self._blocks = threading.local()
         path, digest = self._where
         self.store = open_store(path, self._spec_digest)
         tokens = open_tokens(path, digest)
@@ -161,7 +184,34 @@ def pad_batch(items: Sequence[Item], pad_token_id: int = 0) -> Item:
 
 
 def _pad(tensors: list[Tensor], value: int = 0) -> Tensor:
-    return pad_sequence(tensors, batch_first=True, padding_value=value)
+    longest = max(map(len, tensors))
+    padded = make_zeros((len(tensors), longest, *tensors[0].shape[1:]), tensors[0].dtype)
+    for row, tensor in zip(padded, tensors, strict=True):
+        copy_values(tensor, row[: len(tensor)])
+        row[len(tensor) :] = value
+    return padded
+
+
+def make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return zeros for a batch; in a worker process of a DataLoader, in memory that the training process sees too.
+
+    Any other memory a worker would copy to such memory to hand it over, as torch's own collators know.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if get_worker_info() is None:  # numpy's memory has large pages, which take a tenth of the time of torch's
+        return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
+    shared = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001 - it has no public name
+    return torch.empty(0, dtype=dtype).set_(shared).view(shape)  # fresh pages are zero
+
+
+def copy_values(values: Tensor, out: Tensor) -> None:
+    """Copy by numpy where the dtype stays: torch would have all cores copy, which wait for each other."""
+    if values.dtype == out.dtype == torch.bfloat16:
+        values, out = values.view(torch.int16), out.view(torch.int16)
+    if values.dtype == out.dtype:
+        np.copyto(out.numpy(), values.numpy())
+    else:
+        out.copy_(values)
 
 
 class HiddenStateLoader:
@@ -181,27 +231,47 @@ class HiddenStateLoader:
         dataset: the rows.
         sampler: made from the dataset's `hashes` and `lengths`.
         pad_token_id: for `pad_batch`.
+        num_threads: threads of this process that make batches ahead, in place of workers: a worker's batch goes through
+            memory that costs more to get than the states cost to read.
         options: of torch's DataLoader, such as `num_workers`, `multiprocessing_context`, `pin_memory` or `collate_fn`.
             Workers that read object storage are spawned, unless this says otherwise: they cannot be forked.
+
+    Raises:
+        ValueError: there are threads and workers, or threads and other options of the DataLoader than `collate_fn`.
     """
 
     def __init__(
-        self, dataset: HiddenStateDataset, sampler: TokenBatchSampler, *, pad_token_id: int = 0, **options: Any
+        self,
+        dataset: HiddenStateDataset,
+        sampler: TokenBatchSampler,
+        *,
+        pad_token_id: int = 0,
+        num_threads: int = 0,
+        **options: Any,
     ) -> None:
         self.sampler = sampler
         options = {"collate_fn": partial(pad_batch, pad_token_id=pad_token_id), **options}
+        if num_threads and len(options) > 1:
+            raise ValueError(f"num_threads={num_threads} takes no option but collate_fn; these are {sorted(options)}")
+        self._num_threads = num_threads
+        self._dataset = dataset
+        self._collate: Callable[[Sequence[Item]], Item] = options["collate_fn"]
         if isinstance(dataset.store.path, ObjectPath) and options.get("num_workers"):
             options.setdefault("multiprocessing_context", "spawn")  # the client of a bucket does not outlive a fork
         self._loader: DataLoader[Item] = DataLoader(dataset, batch_sampler=sampler, **options)
 
     def __iter__(self) -> Iterator[Item]:
-        for batch in self._loader:
+        ahead = make_ahead(self._make, self.sampler, self._num_threads) if self._num_threads else self._loader
+        for batch in ahead:
             self.sampler.advance()
             yield batch
         self.sampler.next_epoch()
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+    def _make(self, batch: Sequence[int]) -> Item:
+        return self._collate(self._dataset.read_items(batch, is_alone=False))
 
     def state_dict(self) -> dict[str, Any]:
         """Return `TokenBatchSampler.state_dict`: the batches handed out count as consumed."""

@@ -168,17 +168,21 @@ def test_padding_is_at_the_end_and_marked(world: World) -> None:
         assert not batch["hidden_states"][i, length:].any()
 
 
-def make_loader(world: World, rank: int = 0, world_size: int = 1, **options: Any) -> HiddenStateLoader:
-    dataset = world.open()
+def make_loader(
+    world: World, rank: int = 0, world_size: int = 1, dataset: HiddenStateDataset | None = None, **options: Any
+) -> HiddenStateLoader:
+    dataset = world.open() if dataset is None else dataset
     rules = BatchRules(max_tokens=600, max_padding=0.4, seed=1)
     sampler = TokenBatchSampler(dataset.hashes, dataset.lengths, rules, rank=rank, world_size=world_size)
     return HiddenStateLoader(dataset, sampler, **options)
 
 
-WORKERS = [{"num_workers": 0}] + [{"num_workers": 2, "multiprocessing_context": start} for start in ("fork", "spawn")]
+WORKERS = [{"num_workers": 0}, {"num_threads": 2}] + [
+    {"num_workers": 2, "multiprocessing_context": start} for start in ("fork", "spawn")
+]
 
 
-@pytest.mark.parametrize("options", WORKERS, ids=["none", "fork", "spawn"])
+@pytest.mark.parametrize("options", WORKERS, ids=["none", "threads", "fork", "spawn"])
 def test_a_loader_gives_each_row_once_an_epoch(world: World, options: dict) -> None:
     loader = make_loader(world, **options)
     expected = [len(batch) for batch in loader.sampler]
@@ -253,6 +257,20 @@ def test_a_dataset_survives_pickling_with_the_rows_that_it_had(world: World) -> 
     assert np.array_equal(copy.hashes, dataset.hashes)
     assert_is_row(copy[2], world.rows[2], 2)
     assert len(pickle.dumps(dataset)) < 2000 + 8 * len(dataset)
+
+
+@pytest.mark.parametrize("ahead", [{}, {"num_workers": 2}, {"num_threads": 2}], ids=str)
+def test_batches_are_the_same_where_memory_is_used_again(world: World, ahead: dict[str, int]) -> None:
+    reusing = world.open(reuse_memory=True)
+    batches = [
+        list(make_loader(world, dataset=world.open())),
+        list(make_loader(world, dataset=reusing, **ahead)),
+    ]
+    assert len(batches[0]) == len(batches[1]) > 1
+    for fresh, reused in zip(*batches, strict=True):
+        assert fresh.keys() == reused.keys()
+        assert all(torch.equal(fresh[name], reused[name]) for name in fresh)
+    assert len({reusing[i]["hidden_states"].data_ptr() for i in (7, 1, 2)}) == 1
 
 
 def test_damage_reaches_the_training_loop_from_a_worker(world: World) -> None:
