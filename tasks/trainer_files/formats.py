@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
+from storage.tokens import Tokens
 from tasks.trainer_files.base import Tensors, TrainerFormat
 from tasks.trainer_files.safetensors_files import write_safetensors
-from tasks.trainer_files.speculators_dataset import write_dataset
 from tasks.trainer_files.tensors import (
     modelopt_tensors,
     plain_tensors,
@@ -27,6 +31,12 @@ def _write_torch(file: BinaryIO, tensors: Tensors) -> None:
     write_torch(file, tensors)
 
 
+def _write_dataset(folder: Path, tokens: Tokens, kept: npt.NDArray[np.int64]) -> list[Path]:
+    from tasks.trainer_files.speculators_dataset import write_dataset  # noqa: PLC0415 - pyarrow, which few need
+
+    return write_dataset(folder, tokens, kept)
+
+
 def _below_prefix(suffix: str) -> Callable[[str, int], str]:
     return lambda name, _: f"{name[:2]}/{name}{suffix}"
 
@@ -39,7 +49,7 @@ _SPECULATORS = TrainerFormat(
     write=write_safetensors,
     write_vocabulary=write_numpy_vocabulary,
     norms=("before",),
-    write_rows=write_dataset,
+    write_rows=_write_dataset,
 )
 _ROWS = (
     TrainerFormat(
