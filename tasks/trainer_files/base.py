@@ -49,7 +49,8 @@ class Row:
         loss_mask: int64[num_tokens].
         loss_weight: float32[num_tokens] where tokens have weights other than 0 and 1, else None.
         choice: the layers of its file.
-        read: gives the states of layers, contiguous [num_tokens, len(layers), hidden_size], until the next row is read.
+        read: gives the states of layers, contiguous [num_tokens, len(layers), hidden_size], until the next row is read;
+            to be asked once for each layer of the choice.
         read_float8: gives their numbers, float8 of this shape, and scales float32[num_tokens, len(layers)], where the
             store has them so; else None.
     """

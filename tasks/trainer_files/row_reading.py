@@ -20,11 +20,11 @@ _ALIGNMENT = 64
 
 
 class _Memory(threading.local):
-    """Of each thread: a block for the states of a row, and what decoding needs."""
+    """Of each thread: a block for the states of any row, and what decoding needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_bytes: int) -> None:
         self.scratch = Scratch()
-        self._block = np.empty(0, np.uint8)
+        self._block = np.empty(num_bytes, np.uint8)  # its pages come as they are used
         self._used = 0
 
     def reset(self) -> None:
@@ -34,9 +34,6 @@ class _Memory(threading.local):
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return memory until the next reset."""
         num_bytes = int(np.prod(shape)) * dtype.itemsize
-        if self._used + num_bytes > len(self._block):  # what was taken of the old block keeps it
-            self._block = np.empty(max(num_bytes, 2 * len(self._block)), np.uint8)
-            self._used = 0
         taken = self._block[self._used : self._used + num_bytes]
         self._used += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
         return taken.view(dtype).reshape(shape)
@@ -47,7 +44,11 @@ class RowReader:
 
     def __init__(self, plan: ExportPlan) -> None:
         self._plan = plan
-        self._memory = _Memory()
+        spec, choice = plan.store.spec, plan.choice
+        state_bytes = max(spec.hidden_size * spec.dtype.bits.itemsize, spec.stored_width * spec.stored_dtype.itemsize)
+        longest = int(np.diff(plan.tokens.offsets)[plan.kept].max())
+        # Aligned for each layer, since a file may have them one by one.
+        self._memory = _Memory(len(choice.layers) * (longest * state_bytes + _ALIGNMENT))
 
     def read(self, i: int) -> Row:
         """Return row `i`; its states are read when they are asked for, and good until this thread reads another row.
