@@ -73,6 +73,10 @@ class Board:
         """Show Markdown in the place of the one with this key."""
         self._put(key, "markdown", text, description)
 
+    def put_image(self, key: str, url: str, description: str) -> None:
+        """Show an image, which may be a `data:` URL, in the place of the one with this key."""
+        self._put(key, "image", url, description)
+
     def start_phase(self, name: str, total: int | None = None, unit: str = "tokens") -> None:
         """Begin the bar of a phase; the one before is full."""
         self._finish_phase()

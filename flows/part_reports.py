@@ -56,5 +56,6 @@ def _add_engine(known: list[EngineCounts], counts: EngineCounts) -> None:
         return
     for name in _SUMS:
         setattr(same, name, getattr(same, name) + getattr(counts, name))
+    same.timeline.join(counts.timeline)
     for name in _PEAKS:
         setattr(same, name, max(getattr(same, name), getattr(counts, name)))

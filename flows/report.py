@@ -18,6 +18,7 @@ from storage.paths import StorePath
 from storage.store import Store, open_store, spec_digests
 from storage.tokens import REJECTS, Tokens, open_tokens
 from tasks.engine_counts import EngineCounts
+from tasks.state_summaries import StatesSummary
 from tasks.token_summaries import TokensSummary
 
 ENGINE_PHASES = {"forward": "forward", "wait": "waited for the writing"}
@@ -49,6 +50,8 @@ class RunReport(BaseModel):
         bytes: size of the spec's states in the store at the end of the run.
         seconds: by phase, wall time; but `forward` and `wait` are sums over the engines: time in the model, and time in
             which an engine's device had nothing to do because states waited to be written.
+        states: what the states are like, layer by layer, of some that this run wrote, or else of some that it found;
+            null where there are none, and of a run that did not complete.
         quarantined: hash, reason and detail of each sample set aside.
         model: the folder or the Hub id, as it was given.
         revision: the model's Hub revision; null where it does not lie in the Hub's cache.
@@ -78,6 +81,7 @@ class RunReport(BaseModel):
     spec: dict[str, Any]
     spec_digest: str
     tokens_digest: str | None
+    states: StatesSummary | None = None
     quarantined: list[dict[str, str]]
     engines: list[EngineCounts]
 
@@ -137,7 +141,7 @@ class RunResult:
 def summarize(report: RunReport) -> list[tuple[str, str]]:
     """Return the report as pairs of label and text, for people."""
     rows = report.rows
-    counts = [f"{_total(rows[name])} {name}" for name in rows if name not in ("in", "split") and _total(rows[name])]
+    counts = [f"{total(rows[name])} {name}" for name in rows if name not in ("in", "split") and total(rows[name])]
     split = f" + {rows['split']} split" if rows["split"] else ""
     reasons = [f"{n} {reason}" for key in ("rejected", "quarantined") for reason, n in _reasons(rows[key]).items()]
     size = report.bytes
@@ -153,7 +157,7 @@ def summarize(report: RunReport) -> list[tuple[str, str]]:
         ("spec", report.spec_digest),
         ("report", str(report.folder / "report.json")),
     ]
-    rejects = tokens_folder(report.store, report.tokens_digest or "") / REJECTS if _total(rows["rejected"]) else ""
+    rejects = tokens_folder(report.store, report.tokens_digest or "") / REJECTS if total(rows["rejected"]) else ""
     notes = [("reasons", ", ".join(reasons)), ("rejects", f"{rejects}"), ("truncated", f"{report.truncated or ''}")]
     notes += [("revision", report.revision or "")]
     return [*pairs[:1], *((label, text) for label, text in notes if text), *pairs[1:]]
@@ -199,5 +203,6 @@ def _reasons(value: int | dict[str, int]) -> dict[str, int]:
     return value if isinstance(value, dict) else {}
 
 
-def _total(value: int | dict[str, int]) -> int:
+def total(value: int | dict[str, int]) -> int:
+    """Return the number of rows of a column of the accounting, whatever the reasons."""
     return sum(value.values()) if isinstance(value, dict) else value

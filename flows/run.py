@@ -3,14 +3,20 @@
 import socket
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from flows import artifacts
 from flows.accounting import Ledger
 from flows.board import Board
 from flows.job import Job
+from flows.plots import draw_plots
 from flows.report import RunReport, Status, measure_states, new_run_id, run_folder
+from flows.report_page import write_page
+from storage.errors import StorageError
 from storage.files import backend_of
+from storage.store import open_store
 from storage.tokens import Tokens
+from tasks.state_summaries import NUM_SAMPLES, StatesSummary, summarize_states
 from tasks.token_summaries import TokensSummary
 
 
@@ -63,6 +69,7 @@ class Run:
             spec=job.spec.to_json(),
             spec_digest=job.spec_digest,
             tokens_digest=self.tokens_digest if self.tokens else None,
+            states=self._summarize_states() if status == "completed" else None,
             quarantined=[
                 {"sample_hash": name, "reason": reason, "detail": detail}
                 for name, (reason, detail) in ledger.quarantined.items()
@@ -70,9 +77,25 @@ class Run:
             engines=[replace(counts) for counts in ledger.engines],
         )
         report.write()
+        plots: dict[str, str] = {}
+        if status != "interrupted":  # who was told to stop does so
+            plots = draw_plots(report)
+            write_page(report, plots)
         backend_of(self.folder).publish(self.log_folder, self.folder)
         self.show_report(report)
+        for title, url in plots.items():
+            self.board.put_image(title.lower().replace(" ", "-"), url, title)
         return report
+
+    def _summarize_states(self) -> StatesSummary | None:
+        if self.ledger.plan is None or not self.ledger.plan.rows:
+            return None
+        try:
+            store = open_store(self.job.store, self.job.spec_digest)
+            return summarize_states(store, sorted(self.ledger.done) or list(islice(store, NUM_SAMPLES)))
+        except StorageError as error:  # of what was there before; to find that is not what this run is for
+            self.ledger.progress.note(f"states are not summarized: {error}")
+            return None
 
     def show_engines(self) -> None:
         """Bring the table of engines up to date."""

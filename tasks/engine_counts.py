@@ -1,8 +1,10 @@
 """What one engine did in a run, over all processes that took its place."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from tasks import messages
+from tasks.timelines import Timeline
 
 
 @dataclass
@@ -18,6 +20,7 @@ class EngineCounts:
         busy_seconds: time in units of work that were done.
         peak_memory_bytes: most memory that one of its processes had; of several ranks, that of the first.
         peak_device_bytes: the same on its (first) GPU.
+        timeline: when its tokens were committed.
     """
 
     device: str
@@ -28,12 +31,14 @@ class EngineCounts:
     busy_seconds: float = 0.0
     peak_memory_bytes: int = 0
     peak_device_bytes: int = 0
+    timeline: Timeline = field(default_factory=Timeline)
 
     def hear(self, message: messages.Message) -> None:
         """Take in a message."""
         if isinstance(message, messages.Committed) and not message.existed:
             self.samples += 1
             self.tokens += message.num_tokens
+            self.timeline.add(time.time(), message.num_tokens)
         elif isinstance(message, messages.BatchStarted):
             self.batches += 1
         elif isinstance(message, messages.UnitDone):

@@ -25,6 +25,15 @@ MANY = [
 ]
 FEW = [*(json.dumps(chat(f"And {i}?", "No. " * 20)) for i in range(6)), MANY[0], "this is no JSON"]
 PHASES = ("tokenize", "extract", "validate", "compact")
+PLOTS = (
+    "throughput",
+    "where-the-time-went",
+    "lengths",
+    "learnt-share",
+    "compression-by-layer",
+    "norms-by-layer",
+    "channels-that-stand-out",
+)
 
 
 @dataclass
@@ -227,7 +236,7 @@ def look_at_tables(pages: Pages, run_id: str, store: Path) -> None:
     pages.see("accounting")
     pages.keep("completed")
     keys = {artifact["key"] for artifact in pages.artifacts(run_id)} - {None}  # Prefect's own: the error of before
-    assert keys == {"accounting", "engines", "report", *(f"progress-{phase}" for phase in PHASES)}
+    assert keys == {"accounting", "engines", "report", *PLOTS, *(f"progress-{phase}" for phase in PHASES)}
     assert len(open_store(store)) >= 6
     pages.open_artifact(run_id, "accounting")
     pages.see("rejected: invalid_json")
@@ -239,6 +248,11 @@ def look_at_tables(pages: Pages, run_id: str, store: Path) -> None:
     pages.open_artifact(run_id, "report")
     pages.see("report.json")
     pages.keep("report")
+    pages.open_artifact(run_id, "norms-by-layer")
+    image = pages.page.locator("img[src^='data:image/svg']")
+    image.wait_for()
+    assert image.evaluate("one => one.naturalWidth") > 0
+    pages.keep("plot")
 
 
 def undeploy(server: PrefectServer) -> None:
