@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from record import ROOT, write_result
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-from eagle3 import Drafter
+from eagle3 import Draft, Drafter
 from measure_acceptance import measure, read_prompts, summarize
+from torch import Tensor
 from train_eagle3 import load_target, make_drafter, make_parser, open_dataset, train
 
 from storage import open_store
@@ -47,6 +49,19 @@ class Case:
     trained_on: tuple[int, ...] | None
     fed: tuple[int, ...]
     is_late: bool = False
+    draft: type[Draft] = Draft
+
+
+class DraftOfTokenBefore(Draft):
+    """A draft that is fed, in place of each token's states, those of the token before it."""
+
+    _last: Tensor | None = None
+
+    def propose(self, states: Tensor, tokens: Tensor, count: int) -> list[int]:
+        """Return the guesses."""
+        before = states[:1] if self._last is None else self._last
+        self._last = states[-1:]
+        return super().propose(torch.cat([before, states[:-1]]), tokens, count)
 
 
 CASES = (
@@ -54,6 +69,7 @@ CASES = (
     Case("trained and fed as it should be", RIGHT, RIGHT),
     Case("fed one layer up", RIGHT, HIGH),
     Case("fed one layer down", RIGHT, LOW),
+    Case("fed the states of the token before", RIGHT, RIGHT, draft=DraftOfTokenBefore),
     Case("trained one layer up", HIGH, RIGHT),
     Case("trained on states one token late", RIGHT, RIGHT, is_late=True),
 )
@@ -128,7 +144,7 @@ class Bench:
         if any(row["case"] == case.name and row["seed"] == seed for row in self.rows()):
             return
         drafter, seconds = self._drafter(case, seed)
-        accepted = measure(self._target, drafter, self._prompts, case.fed, NUM_NEW, NUM_DRAFTS)
+        accepted = measure(self._target, drafter, self._prompts, case.fed, NUM_NEW, NUM_DRAFTS, case.draft)
         row = {"case": case.name, "seed": seed, "training_seconds": seconds, **summarize(accepted, NUM_DRAFTS)}
         print(json.dumps(row), flush=True)
         with self._rows.open("a") as file:

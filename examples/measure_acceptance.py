@@ -53,10 +53,11 @@ def measure(
     layers: Sequence[int],
     num_new: int,
     num_drafts: int,
+    draft: type[Draft] = Draft,
 ) -> list[int]:
     """Return of each forward of the target, over all prompts, how many guesses it confirmed."""
     decoded = (
-        decode(target, Draft(drafter), prompt, layers, num_new=num_new, num_drafts=num_drafts) for prompt in prompts
+        decode(target, draft(drafter), prompt, layers, num_new=num_new, num_drafts=num_drafts) for prompt in prompts
     )
     return [count for each in decoded for count in each.accepted]
 

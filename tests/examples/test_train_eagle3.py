@@ -109,18 +109,34 @@ def test_what_is_measured_adds_up():
     assert summarize([0], 2)["right"] == [0.0, None]
 
 
-@pytest.mark.parametrize("source", [["--invent", "3"], ["--prompts", "chats.jsonl"]])
-def test_a_model_answers_prompts_the_same_way_from_the_same_seed(smollm2, chats, tmp_path, monkeypatch, source):
+@pytest.fixture
+def answer(smollm2, chats, tmp_path, monkeypatch):
+    """Return the function that runs the script with a seed and more, and returns what it wrote."""
     monkeypatch.chdir(chats.parent)
-    written = []
-    for name in ("one", "two"):
-        out = tmp_path / f"{name}.jsonl"
-        options = [out, "--model", smollm2, "--max-new-tokens", 8, "--seed", 3, *source]
+
+    def run(seed: int, *source: str) -> str:
+        options = [tmp_path / "out.jsonl", "--model", smollm2, "--max-new-tokens", 8, "--seed", seed, *source]
         monkeypatch.setattr(sys, "argv", ["answer_prompts.py", *map(str, options)])
         answer_prompts.main()
-        written.append(out.read_text())
-    assert written[0] == written[1]
-    rows = [json.loads(line)["messages"] for line in written[0].splitlines()]
+        return (tmp_path / "out.jsonl").read_text()
+
+    return run
+
+
+def turns_of(written: str) -> list[list[tuple[str, str]]]:
+    rows = [json.loads(line)["messages"] for line in written.splitlines()]
+    return [[(message["role"], message["content"]) for message in row] for row in rows]
+
+
+def test_prompts_are_answered_the_same_way_from_the_same_seed(answer):
+    first, again, other = (answer(seed, "--prompts", "chats.jsonl") for seed in (3, 3, 4))
+    assert first == again != other
+    assert [row[0] for row in turns_of(first)] == [("user", question) for question in QUESTIONS]
+    assert all(row[1][0] == "assistant" and row[1][1] for row in turns_of(first))
+
+
+def test_prompts_are_invented(answer):
+    rows = turns_of(answer(3, "--invent", "3"))
     assert rows
-    assert all([message["role"] for message in row] == ["user", "assistant"] for row in rows)
-    assert all(message["content"] for row in rows for message in row)
+    assert all([role for role, _ in row] == ["user", "assistant"] for row in rows)
+    assert all(content for row in rows for _, content in row)
