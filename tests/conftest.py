@@ -19,13 +19,17 @@ TESTS = Path(__file__).parent
 # Of memory, for one of the processes among which `-n auto` deals out the tests, and for the engines that it starts.
 WORKER_BYTES = 6 << 30
 # Files that take more than half a minute, the longest first: one that is begun last has all other cores wait for it.
+# Those that mostly wait are beside some that compute.
 LONGEST_FILES = (
+    "deployments/test_nodes.py",
     "flows/test_fault_matrix.py",
+    "benchmarks/test_drill.py",
     "tasks/engine/test_sglang_engine.py",
-    "tasks/engine/test_tensor_parallel.py",
-    "flows/test_commands.py",
-    "deployments/test_pages.py",
     "deployments/test_deaths.py",
+    "tasks/engine/test_tensor_parallel.py",
+    "deployments/test_pages.py",
+    "flows/test_commands.py",
+    "benchmarks/test_postgresql.py",
     "flows/test_interruptions.py",
     "tasks/test_engine_process.py",
     "tasks/test_engine_faults.py",
@@ -45,6 +49,9 @@ LONGEST_FILES = (
     "flows/test_cli.py",
     "test_notebooks.py",
     "flows/test_pipeline.py",
+    "benchmarks/test_overhead.py",
+    "flows/test_part_runs.py",
+    "flows/test_nodes.py",
     "tasks/engine/test_one_by_one.py",
     "tasks/engine/test_canary.py",
     "benchmarks/test_fidelity.py",
