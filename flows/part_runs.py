@@ -155,7 +155,7 @@ class PartRuns:
             tries = format_count(len(share.runs), "run")
             raise PartError(f"{line}; it was the last of {tries} of this part, whose logs are in Prefect's pages")
         self._log(f"{line}; tried again")
-        self._waiting.appendleft(share)
+        self._waiting.append(share)  # behind the others: a broken node is idle most often, and would take it at once
 
     def _warn_if_idle(self) -> float:
         """Say once that nobody takes parts; return 0.0: there is no more to look for."""
