@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 from s3_server import die_with_parent
 
-# Of the range that is kept for measuring networks, so it is nobody's.
-NETWORK = "198.18.213"
+# Of the range that is kept for measuring networks, so it is nobody's; another one for each process.
+NETWORK = f"198.18.{os.getpid() % 256}"
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
@@ -29,13 +29,14 @@ class Host:
     name: str
     address: str
     link: str
+    space: str
 
     def start(self, command: list[Any], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
         """Start a process on it, which ends with this one."""
         named = ["sh", "-c", 'hostname "$0"; exec "$@"', self.name]
         with log.open("ab") as stream:
             return subprocess.Popen(
-                [str(IP), "netns", "exec", self.name, "unshare", "--uts", *named, *map(str, command)],
+                [str(IP), "netns", "exec", self.space, "unshare", "--uts", *named, *map(str, command)],
                 env=environment | {"NO_PROXY": f"127.0.0.1,localhost,{NETWORK}.0/24,{NETWORK}.1"},
                 stdout=stream,
                 stderr=stream,
@@ -45,7 +46,7 @@ class Host:
 
     def processes(self, argument: str = "") -> list[psutil.Process]:
         """Return its processes, or those with this argument."""
-        pids = subprocess.run([str(IP), "netns", "pids", self.name], capture_output=True, text=True, check=True).stdout
+        pids = subprocess.run([str(IP), "netns", "pids", self.space], capture_output=True, text=True, check=True).stdout
         found = []
         for pid in map(int, pids.split()):
             try:
@@ -89,22 +90,22 @@ def why_not() -> str | None:
     if sys.platform != "linux" or IP is None or shutil.which("unshare") is None:
         return "needs Linux with ip (iproute2) and unshare"
     try:
-        with network(f"probe-{os.getpid()}"):
+        with network("probe"):
             return None
     except subprocess.CalledProcessError as error:
         return f"needs the right to make network namespaces: {error.stderr.decode().strip()}"
 
 
 def _add_host(undo: ExitStack, bridge: str, number: int, name: str) -> Host:
-    link = f"{bridge}-{number}"
-    _ip("netns", "add", name)
-    undo.callback(_ip, "netns", "del", name)
-    _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+    link = space = f"{bridge}-{number}"
+    _ip("netns", "add", space)
+    undo.callback(_ip, "netns", "del", space)
+    _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
     _ip("link", "set", link, "master", bridge, "up")
-    host = Host(name, f"{NETWORK}.{number}", link)
+    host = Host(name, f"{NETWORK}.{number}", link, space)
     for command in (("addr", "add", f"{host.address}/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
-        _ip("-n", name, *command)
-    _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", space, *command)
+    _ip("-n", space, "link", "set", "lo", "up")
     undo.callback(host.lose_power)
     return host
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jobs import AERIE, chat, run_aerie, user_environment
-from network_hosts import NETWORK, Host, network, why_not
+from network_hosts import Host, network, why_not
 from prefect_servers import PrefectServer, until
 
 from storage.checks import check_store
@@ -17,7 +17,6 @@ from storage.store import open_store
 
 SAMPLES = 120
 PARTS = 3
-SERVER = f"http://{NETWORK}.1:4200"
 
 
 @dataclass
