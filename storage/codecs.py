@@ -19,6 +19,7 @@ CHECKSUM_BYTES = 4
 CHECKED = 0x48674BC7
 # https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst: bytes decoded, size of a block, bytes encoded.
 BLOSC_HEADER = struct.Struct("<4x3I")
+MEMCPYED = 0x02  # among the flags, its third byte: not in blocks, since nothing could be compressed
 
 Buffer = bytes | memoryview
 B = TypeVar("B", bytes, memoryview)
@@ -97,10 +98,23 @@ def split_shape(num_tokens: int, num_captured: int, width: int, itemsize: int) -
     return (chunk_count(num_tokens), num_captured, TOKENS_PER_CHUNK // in_block, itemsize, in_block, width)
 
 
-def decode_chunk(
-    encoded: Buffer, dtype: np.dtype[Any], width: int, what: str, out: npt.NDArray[Any] | None = None
+def decode_chunk(  # noqa: PLR0913 - what it is, and what is wanted of it
+    encoded: Buffer,
+    dtype: np.dtype[Any],
+    width: int,
+    what: str,
+    out: npt.NDArray[Any] | None = None,
+    num_rows: int = TOKENS_PER_CHUNK,
 ) -> npt.NDArray[Any]:
     """Decode one inner chunk to `[TOKENS_PER_CHUNK, width]`; into `out`, which is contiguous, if it is given.
+
+    Args:
+        encoded: its bytes; where they can be written to and not all rows are wanted, they are spoilt.
+        dtype: of a value.
+        width: values of a row.
+        what: names the chunk in errors.
+        out: where to decode to.
+        num_rows: rows that are wanted; those after them may be left as they were.
 
     Raises:
         CorruptObjectError: the checksum, the compressed stream or the size is wrong.
@@ -108,11 +122,25 @@ def decode_chunk(
     stream = strip_checksum(memoryview(encoded), what)
     _check_header(stream, TOKENS_PER_CHUNK * width * dtype.itemsize, what)
     values = np.empty((TOKENS_PER_CHUNK, width), dtype) if out is None else out
+    if num_rows < TOKENS_PER_CHUNK and not stream.readonly:
+        _drop_blocks(stream, num_rows * width * dtype.itemsize)
     try:
         blosc.decompress(stream, values)  # what BLOSC.decode does, without making an array of the stream first
     except RuntimeError as error:
         raise CorruptObjectError(f"{what} is not a Blosc stream: {error}; use aerie validate --repair") from error
     return values
+
+
+def _drop_blocks(stream: memoryview, wanted_bytes: int) -> None:
+    """Have a stream say that it ends with the block of the last byte that is wanted.
+
+    A decoder finds each block by its place in a table, and how many there are by the sizes in the header
+    (https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst).
+    """
+    num_bytes, block_bytes, stream_bytes = BLOSC_HEADER.unpack_from(stream)
+    if block_bytes and not stream[2] & MEMCPYED:
+        kept = min(num_bytes, -(-wanted_bytes // block_bytes) * block_bytes)
+        stream[4:8] = kept.to_bytes(4, "little")
 
 
 def _check_header(stream: Buffer, expected_bytes: int, what: str) -> None:

@@ -114,7 +114,7 @@ class StoredRows:
             is_whole = is_raw and high - low == TOKENS_PER_CHUNK and places[-1].flags.c_contiguous
             target = places.pop() if is_whole else scratch.chunk(spec)
             what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
-            decode_chunk(data, spec.stored_dtype, spec.stored_width, what, target)
+            decode_chunk(data, spec.stored_dtype, spec.stored_width, what, target, high - first)
             for place in places:
                 (np.copyto if is_raw else dequantize)(place, target[low - first : high - first])
 

@@ -82,3 +82,25 @@ def test_an_index_says_where_chunks_lie_and_which_are_not_there(sizes: list[int]
     assert decoded[:, 0].tolist() == [sum(sizes[:i]) for i in range(len(sizes))] + [int(MISSING)] * absent
     with pytest.raises(CorruptObjectError):
         decode_index(encoded, num_chunks + 1, "x")
+
+
+@pytest.mark.parametrize("num_rows", [1, 127, 128, 129, 255, 256])
+@pytest.mark.parametrize("kind", ["normal", "noise"])
+def test_of_the_first_rows_only_their_blocks_are_decoded(num_rows: int, kind: str) -> None:
+    random = np.random.default_rng(0)
+    normal = (random.standard_normal((TOKENS_PER_CHUNK, 4096), np.float32).view(np.uint32) >> 16).astype("<u2")
+    noise = random.integers(0, 1 << 16, normal.shape).astype("<u2")
+    values = normal if kind == "normal" else noise
+    encoded = encode_chunk(values) if kind == "normal" else add_checksum(BLOSC.encode(values))
+    out = np.full_like(values, 7)
+    decode_chunk(memoryview(bytearray(encoded)), values.dtype, 4096, "x", out, num_rows)
+    assert np.array_equal(out[:num_rows], values[:num_rows])
+    if kind == "normal":  # two blocks; the other kind has none
+        assert (out[128:] == 7).all() == (num_rows <= 128)
+
+
+def test_bytes_that_cannot_be_written_to_are_decoded_whole() -> None:
+    values = np.arange(TOKENS_PER_CHUNK * 12, dtype="<u2").reshape(TOKENS_PER_CHUNK, 12)
+    encoded = encode_chunk(values)
+    assert np.array_equal(decode_chunk(encoded, values.dtype, 12, "x", None, 3), values)
+    assert encoded == encode_chunk(values)
