@@ -98,7 +98,7 @@ def split_shape(num_tokens: int, num_captured: int, width: int, itemsize: int) -
     return (chunk_count(num_tokens), num_captured, TOKENS_PER_CHUNK // in_block, itemsize, in_block, width)
 
 
-def decode_chunk(  # noqa: PLR0913 - what it is, and what is wanted of it
+def decode_chunk(
     encoded: Buffer,
     dtype: np.dtype[Any],
     width: int,
@@ -137,7 +137,7 @@ def _drop_blocks(stream: memoryview, wanted_bytes: int) -> None:
     A decoder finds each block by its place in a table, and how many there are by the sizes in the header
     (https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst).
     """
-    num_bytes, block_bytes, stream_bytes = BLOSC_HEADER.unpack_from(stream)
+    num_bytes, block_bytes, _ = BLOSC_HEADER.unpack_from(stream)
     if block_bytes and not stream[2] & MEMCPYED:
         kept = min(num_bytes, -(-wanted_bytes // block_bytes) * block_bytes)
         stream[4:8] = kept.to_bytes(4, "little")
