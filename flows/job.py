@@ -14,7 +14,7 @@ from storage.paths import StorePath
 from storage.specs import StateSpec, TokensSpec
 from storage.tokens import Tokens
 from tasks import messages
-from tasks.batch_search import list_candidates
+from tasks.batches import list_candidates
 from tasks.encoding_jobs import default_threads
 from tasks.engine.architectures import get_architecture
 from tasks.engine.devices import DeviceGroup, num_cores, parse_devices

@@ -18,16 +18,10 @@ from tasks.engine.base import Engine
 from tasks.engine.errors import EngineOutOfMemoryError, EngineStateError
 from tasks.smollm2 import user_cache
 
-CANDIDATES = (4096, 8192, 16_384, 32_768, 65_536)
 # A batch this much slower than the best one is as good, and holds less memory.
 TOLERANCE = 0.98
 # Of what is tried: about that of chats.
 SEQUENCE_TOKENS = 1024
-
-
-def list_candidates(bytes_per_token: int, max_in_flight_bytes: int) -> list[int]:
-    """Return the sizes to try: a batch of states takes at most half of what may wait to be written."""
-    return [size for size in CANDIDATES if size * bytes_per_token <= max_in_flight_bytes // 2] or [CANDIDATES[0]]
 
 
 def choose_batch_tokens(engine: Engine, spec: StateSpec, vocab_size: int, candidates: Sequence[int]) -> int:

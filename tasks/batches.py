@@ -4,6 +4,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+# Tokens of a batch, of which the best is found by trying (`batch_search`).
+CANDIDATES = (4096, 8192, 16_384, 32_768, 65_536)
+
+
+def list_candidates(bytes_per_token: int, max_in_flight_bytes: int) -> list[int]:
+    """Return the sizes to try: a batch of states takes at most half of what may wait to be written."""
+    return [size for size in CANDIDATES if size * bytes_per_token <= max_in_flight_bytes // 2] or [CANDIDATES[0]]
+
 
 def make_batches(lengths: Sequence[int], *, max_tokens: int, max_sequences: int) -> list[list[int]]:
     """Cut sequences into batches of at most `max_tokens` tokens and `max_sequences` sequences, longest first.

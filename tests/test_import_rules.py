@@ -1,7 +1,10 @@
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 LINT_IMPORTS = Path(sysconfig.get_path("scripts")) / "lint-imports"
@@ -26,3 +29,11 @@ def test_an_import_against_the_rules_is_found(tmp_path):
     for module, names in AGAINST_THE_RULES.items():
         for name in names:
             assert f"{module.removesuffix('.py').replace('/', '.')} -> {name.split('.')[0]}" in linted.stdout
+
+
+@pytest.mark.parametrize("module", ["flows.cli", "tasks.encoder"])
+def test_what_starts_often_imports_nothing_that_takes_seconds(module):
+    slow = {"matplotlib", "prefect", "sglang", "torch", "transformers"}
+    code = f"import sys, {module}; print({slow} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"

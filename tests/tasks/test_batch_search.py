@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from storage.specs import StateSpec
-from tasks.batch_search import CANDIDATES, choose_batch_tokens, list_candidates, measure_rates, pick
+from tasks.batch_search import choose_batch_tokens, measure_rates, pick
+from tasks.batches import CANDIDATES, list_candidates
 from tasks.engine.errors import EngineOutOfMemoryError
 
 SPEC = StateSpec(
