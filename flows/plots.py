@@ -42,8 +42,10 @@ def _draw_rates(axes: "Axes", report: RunReport) -> None:
     started = report.started.timestamp()
     for engine in report.engines:
         rates = engine.timeline.rates()
+        if not rates:  # it has not come so far
+            continue
         moments = [moment - started for moment, _ in rates]
-        edges = [*moments, moments[-1] + engine.timeline.bin_seconds] if moments else []
+        edges = [*moments, moments[-1] + engine.timeline.bin_seconds]
         axes.stairs([rate for _, rate in rates], edges, label=engine.device)
     axes.set(xlabel="seconds since the start", ylabel="tokens/s, committed", xlim=(0, None), ylim=(0, None))
     axes.legend(loc="best", fontsize=8)

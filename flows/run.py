@@ -77,15 +77,22 @@ class Run:
             engines=[replace(counts) for counts in ledger.engines],
         )
         report.write()
-        plots: dict[str, str] = {}
-        if status != "interrupted":  # who was told to stop does so
-            plots = draw_plots(report)
-            write_page(report, plots)
+        plots = {} if status == "interrupted" else self._draw(report)  # who was told to stop does so
         backend_of(self.folder).publish(self.log_folder, self.folder)
         self.show_report(report)
         for title, url in plots.items():
             self.board.put_image(title.lower().replace(" ", "-"), url, title)
         return report
+
+    def _draw(self, report: RunReport) -> dict[str, str]:
+        """Write the page of the report, and return its plots."""
+        try:
+            plots = draw_plots(report)
+            write_page(report, plots)
+        except Exception as error:  # noqa: BLE001 - no picture may hide what the run came to
+            self.ledger.progress.note(f"report.html cannot be drawn: {type(error).__name__}: {error}")
+            return {}
+        return plots
 
     def _summarize_states(self) -> StatesSummary | None:
         if self.ledger.plan is None or not self.ledger.plan.rows:

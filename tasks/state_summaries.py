@@ -50,10 +50,10 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class StatesSummary:
-    """States in a few numbers: how many samples and rows of them were looked at, and each layer."""
+    """States in a few numbers: how many samples and tokens of them were looked at, and each layer."""
 
     samples: int
-    rows: int
+    tokens: int
     layers: list[LayerSummary]
 
 

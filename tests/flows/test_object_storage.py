@@ -69,7 +69,7 @@ def test_a_job_in_a_bucket(job: Job, s3_place: ObjectPath) -> None:
     assert num_objects(s3_place) == len(GOOD)
     names = list_files(s3_place)
     runs = {name.rpartition("/")[2] for name in names if name.startswith(f"runs/{report['run_id']}/")}
-    assert runs == {"report.json", "engine-cpu.log"}
+    assert runs == {"report.html", "report.json", "engine-cpu.log"}
     assert not [name for name in names if name.startswith("tmp/")]
     for name in names:
         data = read_file(s3_place / name)

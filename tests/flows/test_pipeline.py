@@ -77,7 +77,9 @@ def assert_all_reused(run: Finished) -> None:
         n for key in ("rejected", "quarantined") for n in rows[key].values()
     )
     assert run.report.tokens_computed == 0
-    assert sorted(path.name for path in run.report.folder.iterdir()) == ["report.json"], "an engine was started"
+    assert sorted(path.name for path in run.report.folder.iterdir()) == ["report.html", "report.json"], (
+        "an engine was started"
+    )
 
 
 class TestReport:

@@ -15,6 +15,7 @@ from flows.advice import advise
 from flows.plots import draw_plots
 from flows.report import RunReport
 from flows.report_page import MOST_QUARANTINED, make_page
+from tasks.engine_counts import EngineCounts
 
 
 class Page(HTMLParser):
@@ -86,7 +87,7 @@ def test_the_summary_of_states_is_what_the_store_has(finished: Finished) -> None
     assert summary is not None
     assert summary.samples == len(store)
     states = [store[name].hidden_states() for name in store]  # none is longer than what is looked at
-    assert summary.rows == sum(map(len, states))
+    assert summary.tokens == sum(map(len, states))
     for slot, layer in enumerate(summary.layers):
         rows = np.concatenate([found[:, slot] for found in states]).astype(np.float64)
         norms = np.linalg.norm(rows, axis=1)
@@ -147,3 +148,9 @@ def test_a_report_from_before_is_read(finished: Finished) -> None:
     report = RunReport.model_validate(document)
     assert report.states is None
     assert "Throughput" not in draw_plots(report)
+
+
+def test_engines_that_have_not_come_so_far_are_no_obstacle(finished: Finished) -> None:
+    idle = [EngineCounts("cpu-0"), *finished.report.engines]
+    plots = draw_plots(finished.report.model_copy(update={"engines": idle}))
+    assert "cpu-0" not in text_of(plots["Throughput"])
