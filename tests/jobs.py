@@ -59,6 +59,7 @@ class Finished:
 
     @property
     def store(self) -> Path:
+        assert isinstance(self.report.store, Path)
         return self.report.store
 
     def settings_with(self, **changes: Any) -> Settings:

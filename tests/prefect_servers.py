@@ -78,7 +78,8 @@ class PrefectServer:
 
     def run(self, run_id: str) -> dict[str, Any]:
         """Return a flow run."""
-        return self.client.get(f"{self.url}/api/flow_runs/{run_id}").json()
+        found: dict[str, Any] = self.client.get(f"{self.url}/api/flow_runs/{run_id}").json()
+        return found
 
 
 @contextmanager

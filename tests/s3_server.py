@@ -143,7 +143,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError(f"{process.args} does not serve: {log.read_text()[-2000:]}")
+    raise RuntimeError(f"{process.args!r} does not serve: {log.read_text()[-2000:]}")
 
 
 def _make_bucket(environment: Mapping[str, str]) -> None:
