@@ -144,13 +144,14 @@ class WritePath:
         return self._error is not None
 
     def close(self) -> None:
-        """End the threads, after what they do now."""
+        """End the threads, after what they do now, and let the memory go."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._landing.ring.close()
         self._thread.join()
         self._writer.close()
+        self._landing.close()  # nobody reads from it any more
 
     def _land_all(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """The forward is held up only for want of room, is told how long, and hears what ends the path."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from storage.errors import StoreFullError
 from storage.objects import ObjectInfo
 from tasks.clocks import HostClock
 from tasks.faults import Fault, flag_rows
-from tasks.landing import CpuLanding
+from tasks.landing import CpuLanding, SharedLanding
 from tasks.open_units import OpenUnit, OpenUnits
 from tasks.trace import Trace
 from tasks.write_path import Batch, WritePath
@@ -122,3 +123,14 @@ def test_the_forward_hears_what_keeps_a_sample_from_the_store(make_path: Callabl
     path.units.wait(lambda: path.path.has_failed)
     with pytest.raises(StoreFullError):
         path.path.raise_error()
+
+
+def test_closing_lets_the_shared_memory_go() -> None:
+    landing, units = SharedLanding(SAMPLE_BYTES, "cpu"), OpenUnits(lambda _: None)
+    trace = Trace(None)
+    writer = StateWriter(lambda *_: pytest.fail("nothing was handed over"), threads=1, on_commit=print, trace=trace)
+    path = WritePath(OPTIONS, HostClock(), landing, writer, units, on_fault=print, on_error=print, trace=trace)
+    os.fstat(landing.memory.fd)
+    path.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(landing.memory.fd)
