@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from storage.store import Store
 # Enough to see what a layer is like; hashes are random, so the first are as good as any.
 NUM_SAMPLES = 32
 ROWS_PER_SAMPLE = 512
+# Of raw states, at the end of every run, perhaps from a bucket: at least one sample, though.
+MOST_BYTES = 256 << 20
 NUM_OUTLIERS = 3
 
 
@@ -63,7 +66,7 @@ def summarize_states(store: Store, hashes: Sequence[str]) -> StatesSummary | Non
     Raises:
         CorruptObjectError: one is damaged.
     """
-    names = [name for name in hashes if name in store][:NUM_SAMPLES]
+    names = _choose(store, hashes)
     if not names:
         return None
     layers = store.spec.layers
@@ -74,6 +77,17 @@ def summarize_states(store: Store, hashes: Sequence[str]) -> StatesSummary | Non
         states = np.concatenate([block[:, slot] for block in blocks]).astype(np.float32)
         found.append(LayerSummary(layer, raw, stored[slot], _norms(states), _find_outliers(states)))
     return StatesSummary(len(names), sum(map(len, blocks)), found)
+
+
+def _choose(store: Store, hashes: Sequence[str]) -> list[str]:
+    chosen: list[str] = []
+    left = MOST_BYTES
+    for name in islice((name for name in hashes if name in store), NUM_SAMPLES):
+        left -= store[name].num_tokens * store.spec.bytes_per_token
+        if chosen and left < 0:
+            break
+        chosen.append(name)
+    return chosen
 
 
 def _count_bytes(store: Store, names: Sequence[str]) -> tuple[int, Counter[int]]:

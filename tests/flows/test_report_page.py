@@ -15,6 +15,7 @@ from flows.advice import advise
 from flows.plots import draw_plots
 from flows.report import RunReport
 from flows.report_page import MOST_QUARANTINED, make_page
+from tasks import state_summaries
 from tasks.engine_counts import EngineCounts
 
 
@@ -154,3 +155,12 @@ def test_engines_that_have_not_come_so_far_are_no_obstacle(finished: Finished) -
     idle = [EngineCounts("cpu-0"), *finished.report.engines]
     plots = draw_plots(finished.report.model_copy(update={"engines": idle}))
     assert "cpu-0" not in text_of(plots["Throughput"])
+
+
+def test_only_so_many_bytes_are_looked_at(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = finished.result.store
+    names = list(store)
+    monkeypatch.setattr(state_summaries, "MOST_BYTES", 1)
+    summary = state_summaries.summarize_states(store, names)
+    assert summary is not None
+    assert (summary.samples, summary.tokens) == (1, store[names[0]].num_tokens)
