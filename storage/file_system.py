@@ -14,7 +14,15 @@ from typing import TypeVar
 from storage.digests import is_digest
 from storage.errors import NotAStoreError, StoreNotFoundError, StoreReadOnlyError
 from storage.local_reader import LocalReader
-from storage.staged_files import TAKEN, clear_errors, make_folder, sync_folder, sync_tree, write_synced
+from storage.staged_files import (
+    TAKEN,
+    clear_errors,
+    make_folder,
+    make_unsynced,
+    sync_folder,
+    sync_tree,
+    write_synced,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,8 +89,7 @@ class FileSystem:
 
     def commit(self, staged: Path, place: Path, root: Path, *, read_back: bool) -> Path | None:  # noqa: ARG002 - the protocol's
         """Rename a staged folder into its place; what was on disk before is there after, with nothing to read back."""
-        sync_tree(staged)
-        make_folder(place.parent)
+        sync_tree(staged, *make_unsynced(place.parent))
         try:
             staged.rename(place)
         except OSError as error:

@@ -78,13 +78,20 @@ class ObjectWriter:
         self._digest = spec.digest()
         self._span = span
 
-    def write(self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any]) -> ObjectInfo:
+    def write(
+        self,
+        input_ids: npt.NDArray[np.int32],
+        hidden_states: npt.NDArray[Any],
+        on_encoded: Callable[[], None] = lambda: None,
+    ) -> ObjectInfo:
         """Store one sample, wholly or not at all; on disk when this returns.
 
         Args:
             input_ids: int32[num_tokens].
             hidden_states: [num_tokens, num_captured, hidden_size] in the dtype of the spec's states (bfloat16 also as
                 uint16 bits).
+            on_encoded: called once `hidden_states` are not looked at any more: what is left waits for the disk. Not
+                called for a sample that is there already.
 
         Raises:
             SampleShapeError, SpecError: the arrays do not fit each other or the spec.
@@ -98,14 +105,20 @@ class ObjectWriter:
             rounded, error = round_states(states, spec)
             return _encode_chunks(rounded, spec.layers), error
 
-        return self._write(input_ids, encode)
+        return self._write(input_ids, encode, on_encoded)
 
-    def write_split(self, input_ids: npt.NDArray[np.int32], planes: npt.NDArray[np.uint8]) -> ObjectInfo:
+    def write_split(
+        self,
+        input_ids: npt.NDArray[np.int32],
+        planes: npt.NDArray[np.uint8],
+        on_encoded: Callable[[], None] = lambda: None,
+    ) -> ObjectInfo:
         """Store one sample whose bytes are split already, as `write` does; the spec stores its states exactly.
 
         Args:
             input_ids: int32[num_tokens].
             planes: uint8 of the shape `codecs.split_shape`: of each inner chunk those of `planes.split_planes`.
+            on_encoded: as of `write`.
 
         Raises:
             SampleShapeError: the arrays do not fit each other or the spec.
@@ -114,7 +127,11 @@ class ObjectWriter:
         spec = self._spec
         expected = split_shape(len(input_ids), spec.num_captured, spec.hidden_size, spec.stored_dtype.itemsize)
         self._check_shape(input_ids, planes, expected)
-        return self._write(input_ids, lambda: (_encode_split_chunks(planes, len(input_ids), spec.layers), None))
+
+        def encode() -> Encoded:
+            return _encode_split_chunks(planes, len(input_ids), spec.layers), None
+
+        return self._write(input_ids, encode, on_encoded)
 
     def _check_shape(
         self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any], expected: tuple[int, ...]
@@ -126,7 +143,9 @@ class ObjectWriter:
                 f"hidden_states have shape {hidden_states.shape}; {expected} was expected from ids and spec"
             )
 
-    def _write(self, input_ids: npt.NDArray[np.int32], encode: Callable[[], Encoded]) -> ObjectInfo:
+    def _write(
+        self, input_ids: npt.NDArray[np.int32], encode: Callable[[], Encoded], on_encoded: Callable[[], None]
+    ) -> ObjectInfo:
         raw_bytes = len(input_ids) * self._spec.bytes_per_token
         name = sample_hash(input_ids)
         final = object_path(self._store, self._digest, name)
@@ -135,6 +154,7 @@ class ObjectWriter:
         with staging(self._store, lambda: raw_bytes) as staged:
             with self._span("encode"):
                 self._write_group(staged, name, input_ids, *encode())
+            on_encoded()
             stored_bytes = folder_bytes(staged)
             with self._span("commit"):
                 folder = commit(staged, final, self._store)

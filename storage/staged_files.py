@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,8 +16,8 @@ from storage.errors import StoreFullError, StoreReadOnlyError
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
-# They wait and compute nothing.
-SYNC_THREADS = 32
+# They wait and compute nothing; a sample has a dozen files and folders, and several are committed at a time.
+SYNC_THREADS = 128
 
 
 @contextmanager
@@ -70,19 +71,25 @@ def write_synced(path: Path, data: bytes) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, on disk when this returns."""
+    for changed in make_unsynced(folder):
+        _sync(changed)
+
+
+def make_unsynced(folder: Path) -> list[Path]:
+    """Make a folder and its parents; return the folders that have new names in them, which the caller syncs."""
     if folder.is_dir():
-        return
-    make_folder(folder.parent)
+        return []
+    changed = make_unsynced(folder.parent)
     folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+    return [*changed, folder.parent]
 
 
-def sync_tree(folder: Path | str) -> None:
-    """Bring all files of a folder to disk, and the names of all that is in it.
+def sync_tree(folder: Path | str, *others: Path) -> None:
+    """Bring all files of a folder to disk, and the names of all that is in it, and in some other folders.
 
     All at once: a file system with a journal then commits them together, and not one after the other.
     """
-    deque(_syncers().map(_sync, _tree(folder)), maxlen=0)
+    deque(_syncers().map(_sync, chain(_tree(folder), others)), maxlen=0)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,10 +20,14 @@ from storage.objects import ObjectInfo, ObjectWriter
 from storage.paths import store_path
 from storage.store import open_store
 from tasks import messages
-from tasks.encoding_jobs import Done, Job, Setup, Span
+from tasks.encoding_jobs import Done, Encoded, Job, Setup, Span
 from tasks.lifeline import tie_to_parent
 from tasks.remote_errors import KNOWN_ERRORS, to_message
 from tasks.shared_memory import SharedMemory
+
+# For each thread that encodes, so many that wait for the disk: a commit is a matter of the journal of the file system,
+# which takes many at once and a twentieth of a second or more, however small they are. What waits is in the page cache.
+COMMITS_PER_THREAD = 3
 
 
 class Encoder:
@@ -43,7 +47,8 @@ class Encoder:
         span = self._span if setup.keeps_spans else _ignore
         objects = ObjectWriter(place, open_store(place, setup.spec_digest).spec, span)
         self._write = objects.write_split if setup.takes_split else objects.write
-        self._pool = ThreadPoolExecutor(setup.threads, thread_name_prefix="encode")
+        self._turns = threading.Semaphore(setup.threads)
+        self._pool = ThreadPoolExecutor(setup.threads * (1 + COMMITS_PER_THREAD), thread_name_prefix="encode")
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -65,14 +70,24 @@ class Encoder:
         began, self._spans.kept = time.thread_time(), []
         info: ObjectInfo | None = None
         failure: messages.Failed | None = None
+        turn = _Turn(self._turns)
+
+        def let_go() -> None:
+            turn.end()
+            self._tell(Encoded(job.number))
+
         try:
             with self._span("write"):
-                info = self._write(job.input_ids, self._states(job))
+                info = self._write(job.input_ids, self._states(job), let_go)
         except KNOWN_ERRORS as error:
             failure = to_message(error)
-        done = Done(job.number, info, failure, time.thread_time() - began, self._spans.kept)
+        finally:
+            turn.end()
+        self._tell(Done(job.number, info, failure, time.thread_time() - began, self._spans.kept))
+
+    def _tell(self, message: Encoded | Done) -> None:
         with self._sending:
-            self._connection.send(done)
+            self._connection.send(message)
 
     def _states(self, job: Job) -> Any:
         return np.ndarray(job.shape, job.dtype, self._memory.array.data, job.start)
@@ -82,6 +97,20 @@ class Encoder:
         began = time.monotonic()
         yield
         self._spans.kept.append(Span(name, began, time.monotonic() - began, threading.current_thread().name))
+
+
+class _Turn:
+    """One of so many that encode at a time; waits for it when made."""
+
+    def __init__(self, turns: threading.Semaphore) -> None:
+        self._turns: threading.Semaphore | None = turns
+        turns.acquire()
+
+    def end(self) -> None:
+        """Let the next begin; more than once is no more."""
+        if self._turns is not None:
+            self._turns.release()
+        self._turns = None
 
 
 def _ignore(_name: str) -> contextlib.AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from storage.objects import ObjectInfo
-from tasks.encoding_jobs import Done, Job, Setup
+from tasks.encoding_jobs import Done, Encoded, Job, Setup
 from tasks.errors import EncoderLostError
 from tasks.landing import Landed
 from tasks.lifeline import describe_end
@@ -68,7 +68,8 @@ class EncoderCrew:
         self.cpu_seconds = 0.0
         self._on_commit = on_commit
         self._trace = trace
-        self._jobs: dict[int, tuple[Sample, Landed]] = {}
+        self._jobs: dict[int, Sample] = {}
+        self._landed: dict[int, Landed] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._queue: SimpleQueue[tuple[Sample, Landed] | None] = SimpleQueue()
@@ -90,7 +91,7 @@ class EncoderCrew:
             thread.start()
 
     def submit(self, sample: Sample, landed: Landed) -> None:
-        """Queue one sample; its memory is given back once it is committed, or cannot be."""
+        """Queue one sample; its memory is given back once it is encoded, or cannot be."""
         self._queue.put((sample, landed))
 
     def close(self) -> None:
@@ -124,13 +125,16 @@ class EncoderCrew:
         with self._lock:
             process = min(self._processes, key=lambda one: one.waiting_bytes)
             process.waiting_bytes += states.nbytes
-            self._jobs[number] = sample, landed
+            self._jobs[number], self._landed[number] = sample, landed
         _tell(process, Job(number, sample.input_ids, landed.start, states.dtype.str, states.shape))
 
     def _hear(self, process: _Process) -> None:
         try:
             while True:
-                self._settle(process, process.connection.recv())
+                message: Encoded | Done = process.connection.recv()
+                self._give_back(process, message.number)
+                if isinstance(message, Done):
+                    self._settle(process, message)
         except (EOFError, OSError):
             if not self._is_closed:
                 how = describe_end(process.child.wait())
@@ -140,12 +144,19 @@ class EncoderCrew:
         except BaseException as error:  # noqa: BLE001 - nobody else hears this thread
             self.on_error(error)
 
+    def _give_back(self, process: _Process, number: int) -> None:
+        """Let the memory of a job be used again, if that was not said before."""
+        with self._lock:
+            landed = self._landed.pop(number, None)
+            if landed is None:
+                return
+            process.waiting_bytes -= landed.num_bytes
+        landed.give_back()
+
     def _settle(self, process: _Process, done: Done) -> None:
         with self._lock:
-            sample, landed = self._jobs.pop(done.number)
-            process.waiting_bytes -= landed.num_bytes
+            sample = self._jobs.pop(done.number)
             self.cpu_seconds += done.cpu_seconds
-        landed.give_back()
         for span in done.spans:
             track = f"{process.name} {span.thread}"
             self._trace.add(span.name, span.began, span.seconds, track, tokens=len(sample.input_ids))

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from storage.objects import ObjectInfo
 from tasks import messages
 
-# Beside a CPU's forward more would have nothing to do. Beside a GPU's a thread waits for the disk half of its time, so
-# there are more of them than cores (docs/performance.md).
+# Beside a CPU's forward more would have nothing to do. Beside a GPU's there are more of them than cores: those of one
+# process wait for each other's turn of the interpreter (docs/performance.md).
 MOST_THREADS = {"cpu": 8, "cuda": 24}
 _THREADS_PER_CORE = {"cpu": 1, "cuda": 2}
 
@@ -55,8 +55,15 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """The states of a job are not needed any more; the disk has yet to take what became of them."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a job: the sample is in the store, or why it is not; its states are not needed any more."""
+    """What became of a job: the sample is in the store, or why it is not."""
 
     number: int
     info: ObjectInfo | None

@@ -40,7 +40,7 @@ class Writer(Protocol):
     cpu_seconds: float
 
     def submit(self, sample: Sample, landed: Landed) -> None:
-        """Queue one sample; its memory is given back once it is committed, or cannot be."""
+        """Queue one sample; its memory is given back once it is not needed any more."""
         ...
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class StateWriter:
         self.cpu_seconds = 0.0
 
     def submit(self, sample: Sample, landed: Landed) -> None:
-        """Queue one sample; its memory is given back once it is committed, or cannot be."""
+        """Queue one sample; its memory is given back once it is not needed any more."""
         self._pool.submit(self._write, sample, landed)
 
     def close(self) -> None:
