@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from flows import commands, deploy_commands, store_commands
-from flows.errors import SettingsError
+from flows.compare_command import add_compare, compare
+from flows.doctor import add_doctor, doctor
+from flows.errors import ReportError, SettingsError
 from flows.export_commands import add_export, export
 from flows.import_command import add_import, import_
 from flows.prefect_defaults import quiet_console
@@ -56,7 +58,7 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (SettingsError, *KNOWN_ERRORS) as error:
+    except (ReportError, SettingsError, *KNOWN_ERRORS) as error:
         print(f"aerie: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -90,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_preview(_add_command(subparsers, "preview", preview))
     for name, command in (("show", store_commands.show), ("compact", store_commands.compact)):
         _add_store(_add_command(subparsers, name, command))
+    add_compare(_add_command(subparsers, "compare", compare), _store)
     _add_validate(_add_command(subparsers, "validate", store_commands.validate))
     exporting = _add_command(subparsers, "export", export)
     _add_store(exporting)
@@ -104,6 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_command(subparsers, "undeploy", deploy_commands.undeploy)
     deploy_commands.add_work(_add_command(subparsers, "worker", deploy_commands.worker))
     deploy_commands.add_address(_add_command(subparsers, "server", deploy_commands.server))
+    add_doctor(_add_command(subparsers, "doctor", doctor), _store)
     demo = _add_command(subparsers, "demo", commands.demo)
     demo.add_argument("--store", type=_store, default=Path("aerie-demo"), help="folder of the store (%(default)s)")
     return parser

@@ -180,7 +180,7 @@ def _resolve(
     split = group.tp_size // group.ep_size
     precision = choose_precision(model, group.kind, settings.dtype, settings.quantization, split)
     layers = resolve_layers(settings.layers, model.num_layers)
-    _check_store(settings.store)
+    check_store_place(settings.store)
     spec = StateSpec(
         model_fingerprint=_fingerprint(model.path, progress),
         architecture=model.architecture,
@@ -205,8 +205,12 @@ def _fingerprint(model: Path, progress: Progress | None) -> str:
     return model_fingerprint(model, lambda done, total: counting(done, total) if total >= QUIET_BYTES else None)
 
 
-def _check_store(path: StorePath) -> None:
-    """Refuse what holds anything but a store of this version; what is missing or empty becomes one."""
+def check_store_place(path: StorePath) -> None:
+    """Refuse what holds anything but a store of this version; what is missing or empty becomes one.
+
+    Raises:
+        StorageError: it does, or cannot be written.
+    """
     # Names that start with a dot: the header of another run that starts now.
     backend = backend_of(path)
     is_empty = backend.is_folder(path) and all(name.startswith(f".{HEADER}") for name in names(path))

@@ -12,10 +12,15 @@ from rich.table import Table
 from flows.progress import BarProgress, LineProgress, format_bytes, showing
 
 
+def print_json(document: Any) -> None:
+    """Print a result as one line of JSON."""
+    print(json.dumps(document))
+
+
 def print_document(title: str, document: dict[str, Any], *, as_json: bool) -> None:
     """Print a result: one line of JSON, or a table for people."""
     if as_json:
-        print(json.dumps(document))
+        print_json(document)
     else:
         print_pairs(title, [(name.replace("_", " "), _text(name, value)) for name, value in document.items()])
 

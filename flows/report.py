@@ -56,6 +56,7 @@ class RunReport(BaseModel):
         model: the folder or the Hub id, as it was given.
         revision: the model's Hub revision; null where it does not lie in the Hub's cache.
         host: the machine that wrote this; of a run on several nodes, the one that handed out the work.
+        settings: all settings of the run; null in a report of an older version.
         engines: what each engine did; empty when there was nothing to compute; on several nodes, `<host>:<device>`.
         tokens_digest: names the tokens artifact; null when the run ended before there was one.
     """
@@ -78,6 +79,7 @@ class RunReport(BaseModel):
     model: str
     revision: str | None
     host: str
+    settings: dict[str, Any] | None = None
     spec: dict[str, Any]
     spec_digest: str
     tokens_digest: str | None

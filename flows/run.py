@@ -66,6 +66,7 @@ class Run:
             model=str(job.settings.model),
             revision=job.revision,
             host=socket.gethostname(),
+            settings=job.settings.model_dump(mode="json"),
             spec=job.spec.to_json(),
             spec_digest=job.spec_digest,
             tokens_digest=self.tokens_digest if self.tokens else None,

@@ -1,13 +1,17 @@
 """Credentials from a Prefect Secret block, for the time of a run and its engine processes."""
 
+import argparse
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from flows.errors import SettingsError
 
 _PREFIX = "AWS_"
+
+C = TypeVar("C", bound=Callable[[argparse.Namespace], int])
 
 
 @contextlib.contextmanager
@@ -31,6 +35,17 @@ def secret_environment(block: str | None) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def with_secrets(command: C) -> C:
+    """Have the credentials of the block that a command was given in its environment."""
+
+    @functools.wraps(command)
+    def with_secrets(arguments: argparse.Namespace) -> int:
+        with secret_environment(arguments.secret_block):
+            return command(arguments)
+
+    return cast("C", with_secrets)
 
 
 def _load(block: str) -> dict[str, str]:

@@ -1,17 +1,16 @@
 """What the commands over a store that exists do."""
 
 import argparse
-import functools
 import json
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator
+from typing import Any
 
 from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, print_pairs, progress_on_stderr
 from flows.progress import format_bytes
 from flows.report import measure_store
-from flows.secret_block import secret_environment
+from flows.secret_block import with_secrets
 from storage.collection import collect_garbage as find_garbage
 from storage.file_checks import check_header
 from storage.garbage import Garbage
@@ -22,21 +21,8 @@ from storage.store import Store, find_spec, open_store, spec_digests
 
 SECONDS_PER_DAY = 86_400
 
-C = TypeVar("C", bound=Callable[[argparse.Namespace], int])
 
-
-def _with_secrets(command: C) -> C:
-    """Have the credentials of the block that a command was given in its environment."""
-
-    @functools.wraps(command)
-    def with_secrets(arguments: argparse.Namespace) -> int:
-        with secret_environment(arguments.secret_block):
-            return command(arguments)
-
-    return cast("C", with_secrets)
-
-
-@_with_secrets
+@with_secrets
 def show(arguments: argparse.Namespace) -> int:
     """Print what a store holds."""
     stores = [open_store(arguments.store, arguments.spec)] if arguments.spec else _all_specs(arguments.store)
@@ -51,7 +37,7 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@_with_secrets
+@with_secrets
 def validate(arguments: argparse.Namespace) -> int:
     """Check a store in full: every sample, and the header, specs and tokens artifacts beside them."""
     check_header(arguments.store)  # refuse at once, before prefect is imported
@@ -78,7 +64,7 @@ def validate(arguments: argparse.Namespace) -> int:
     return 1 if report.findings and not arguments.repair else 0
 
 
-@_with_secrets
+@with_secrets
 def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs, and many small packs into one."""
     find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
@@ -102,7 +88,7 @@ def compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@_with_secrets
+@with_secrets
 def gc(arguments: argparse.Namespace) -> int:
     """Say what a store holds that nobody needs, and free it with --yes."""
     check_version(arguments.store)  # refuse at once, before prefect is imported
