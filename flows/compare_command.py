@@ -98,9 +98,11 @@ def _text(value: Any, unit: str) -> str:
         return value[:_DIGEST_LENGTH]
     if isinstance(value, bool | str):
         return str(value)
-    if isinstance(value, int | float):
-        number = f"{value:,}" if isinstance(value, int) else f"{value:,.{2 if unit == 'ratio' else 1}f}"
-        return f"{number if unit else value:} {unit if unit in ('tokens/s', 's') else ''}".strip()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        number = f"{value:.2f}" if unit == "ratio" else f"{value:,.1f}" if unit else f"{value}"
+        return f"{number} {unit if unit in ('tokens/s', 's') else ''}".strip()
     return ", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
 
 
