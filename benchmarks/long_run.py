@@ -86,7 +86,9 @@ def add_tokenizer(model: Path) -> None:
     from tokenizers import Tokenizer, models  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
-    words = {f"word{number}": number for number in range(read_model(model).vocab_size)}  # rows with other ids are rejected
+    words = {
+        f"word{number}": number for number in range(read_model(model).vocab_size)
+    }  # rows with other ids are rejected
     backend = Tokenizer(models.WordLevel(words, unk_token="word0"))  # noqa: S106 - no password
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="word0")  # noqa: S106
     tokenizer.chat_template = CHAT_TEMPLATE

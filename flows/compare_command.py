@@ -92,18 +92,20 @@ def _add(table: Table, title: str, pairs: Iterable[Pair] | None, empty: str = ""
 def _text(value: Any, unit: str) -> str:
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value[:_DIGEST_LENGTH] if is_digest(value) else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _number(value, unit)
+    return ", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
+
+
+def _number(value: float, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(value)
-    if isinstance(value, str) and is_digest(value):
-        return value[:_DIGEST_LENGTH]
-    if isinstance(value, bool | str):
-        return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    if isinstance(value, float):
-        number = f"{value:.2f}" if unit == "ratio" else f"{value:,.1f}" if unit else f"{value}"
-        return f"{number} {unit if unit in ('tokens/s', 's') else ''}".strip()
-    return ", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
+    number = f"{value:.2f}" if unit == "ratio" else f"{value:,.1f}" if unit else f"{value}"
+    return f"{number} {unit if unit in ('tokens/s', 's') else ''}".strip()
 
 
 def _change(pair: Pair) -> str:
