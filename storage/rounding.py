@@ -1,11 +1,11 @@
-"""Lossy rows: states with fewer bits of mantissa or in float8, and how far they are from what was given."""
+"""Lossy rows: states with fewer bits of mantissa or by a codec, and how far they are from what was given."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storage.float8 import blocks, dequantize, quantize
+from storage.float8 import blocks
 from storage.samples import RoundingError
 from storage.specs import StateSpec
 from storage.values import EXPONENT_BITS
@@ -15,7 +15,8 @@ def round_states(states: npt.NDArray[Any], spec: StateSpec) -> tuple[npt.NDArray
     """Return what is stored of states [num_tokens, num_captured, hidden_size], given as their bits, and its error."""
     if spec.is_exact:
         return states, None
-    rounded = quantize(states) if spec.is_scaled else round_mantissa(states, spec)
+    codec = spec.dtype.codec
+    rounded = round_mantissa(states, spec) if codec is None else codec.encode(states)
     return rounded, measure_error(states, rounded, spec)
 
 
@@ -44,10 +45,10 @@ def measure_error(given: npt.NDArray[Any], stored: npt.NDArray[Any], spec: State
 
 
 def _read(stored: npt.NDArray[Any], spec: StateSpec) -> npt.NDArray[Any]:
-    if not spec.is_scaled:
+    if spec.dtype.codec is None:
         return stored
     read = np.empty((*stored.shape[:-1], spec.hidden_size), spec.dtype.bits)
-    dequantize(read.reshape(-1, spec.hidden_size), stored.reshape(-1, spec.stored_width))
+    spec.dtype.codec.decode(read.reshape(-1, spec.hidden_size), stored.reshape(-1, spec.stored_width))
     return read
 
 

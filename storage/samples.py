@@ -11,10 +11,11 @@ from storage.codecs import TOKENS_PER_CHUNK, chunk_count, decode_chunk
 from storage.columns import Column
 from storage.errors import SpecError
 from storage.files import missing_is_torn
-from storage.float8 import dequantize, split
+from storage.float8 import split
 from storage.scratch import Scratch
 from storage.specs import LayerId, StateSpec
 from storage.state_arrays import EncodedChunk, StateArray
+from storage.storage_dtypes import FLOAT8
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class StoredRows:
         """Read rows from `start` of the layers at `slots` into `out` [len(slots), rows, hidden_size], each contiguous.
 
         Layers come first, since an inner chunk has one: where its rows follow each other it is decoded into its place,
-        which saves a copy. Where states are scaled, an `out` of the dtype and width on disk gets the rows as they are
+        which saves a copy. Where rows are encoded, an `out` of the dtype and width on disk gets the rows as they are
         there.
         """
         stop = start + out.shape[1]
@@ -105,7 +106,9 @@ class StoredRows:
         spec = self.states.spec
         first_chunk = start // TOKENS_PER_CHUNK
         chunks = self.chunks[first_chunk : chunk_count(stop)]
-        is_raw = out.dtype == spec.stored_dtype
+        codec = spec.dtype.codec
+        is_raw = codec is None or out.dtype == spec.stored_dtype
+        place_rows = np.copyto if is_raw or codec is None else codec.decode
         layers = {slot: [out[i] for i, wanted in enumerate(slots) if wanted == slot] for slot in sorted(set(slots))}
         for chunk, slot, data in self.states.read(chunks, list(layers), scratch):
             first = (first_chunk + chunk) * TOKENS_PER_CHUNK
@@ -116,7 +119,7 @@ class StoredRows:
             what = f"chunk {first_chunk + chunk}, layer {spec.layers[slot]}"
             decode_chunk(data, spec.stored_dtype, spec.stored_width, what, target, high - first)
             for place in places:
-                (np.copyto if is_raw else dequantize)(place, target[low - first : high - first])
+                place_rows(place, target[low - first : high - first])
 
 
 class Sample:
@@ -184,7 +187,7 @@ class Sample:
             SpecError: states of this spec are stored otherwise, or a layer was not captured.
             ValueError, CorruptObjectError: as for `hidden_states`.
         """
-        if not self._spec.is_scaled:
+        if self._spec.storage_dtype != FLOAT8:
             raise SpecError(f"states are stored in {self._spec.storage_dtype}, not in float8; use hidden_states")
         slots, wanted = self._spec.slots_of(layers), self.row_range(rows)
         return Float8States(*split(self._read(lambda found: found.as_stored(slots, wanted.start, wanted.stop))))

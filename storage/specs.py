@@ -103,11 +103,11 @@ class StateSpec:
     @property
     def is_exact(self) -> bool:
         """Whether what is stored is what the forward gave in the dtype of the states, to the last bit."""
-        return self.mantissa_bits is None and not self.is_scaled
+        return self.mantissa_bits is None and self.dtype.codec is None
 
     @property
     def is_scaled(self) -> bool:
-        """Whether a row on disk is one of `storage.float8`: numbers, and the scale by which a reader multiplies."""
+        """Whether a row on disk is numbers, and the scale by which a reader multiplies."""
         return self.dtype.scale_bytes > 0
 
     @property

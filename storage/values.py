@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import AllZeroError, NonFiniteError, RowCountError
-from storage.float8 import largest_states
 from storage.specs import StateSpec
 
 # All exponent bits set is an infinity or a NaN; every finite magnitude is below.
@@ -39,7 +38,8 @@ class ValueCheck:
         used, padding = np.split(values, [self._num_tokens - first])
         if padding.any():
             raise RowCountError(f"layer {layer} has states after its last token {self._num_tokens - 1}")
-        rows = largest_states(used) if self._spec.is_scaled else largest_bits(used)
+        codec = self._spec.dtype.codec
+        rows = largest_bits(used) if codec is None else codec.largest(used)
         bad = np.flatnonzero(rows >= EXPONENT_BITS[self._spec.dtype.states])
         if len(bad):
             raise NonFiniteError(

@@ -13,6 +13,7 @@ from storage.float8 import split
 from storage.samples import Float8States, Sample
 from storage.scratch import Scratch
 from storage.specs import LayerId
+from storage.storage_dtypes import FLOAT8
 from tasks.trainer_files.base import Row
 from tasks.trainer_files.plan import ExportPlan
 
@@ -68,7 +69,7 @@ class RowReader:
         self._memory.reset()
         loss_mask = tokens.loss_mask(kept).astype(np.int64)
         weight = tokens.loss_weight(kept) if tokens.is_weighted else None
-        is_float8 = plan.form.takes_float8 and plan.store.spec.is_scaled
+        is_float8 = plan.form.takes_float8 and plan.store.spec.storage_dtype == FLOAT8
         return Row(
             name=plan.name(i),
             input_ids=input_ids,
