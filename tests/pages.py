@@ -1,4 +1,4 @@
-"""Pages of Markdown as tests see them: fenced blocks, commands, tables, links; and what commands print beside what a page shows."""
+"""Pages of Markdown as tests see them: blocks, commands, tables, links; and what commands print, compared with them."""
 
 import os
 import re
