@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import psutil
 from record import write_result
 from synthetic_stores import make_spec, make_store
 
@@ -99,9 +100,17 @@ class Seconds(NamedTuple):
 
 def time_of(do: Callable[[], object]) -> Seconds:
     """Do it and return how long it took."""
-    wall, cpu = time.perf_counter(), os.times()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     do()
-    return Seconds(time.perf_counter() - wall, sum(os.times()[:4]) - sum(cpu[:4]))
+    return Seconds(time.perf_counter() - wall, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    """Return what this process and its workers have had, whether these live or are gone."""
+    process = psutil.Process()
+    own = process.cpu_times()
+    living = [child.cpu_times() for child in process.children()]
+    return own.user + own.system + own.children_user + own.children_system + sum(c.user + c.system for c in living)
 
 
 def to_each(ours: list[Seconds], theirs: list[Seconds]) -> dict[str, float]:
@@ -116,7 +125,7 @@ def make_work(path: Path) -> dict[str, Callable[[], object]]:
     for name, layers, make in ADAPTERS:
         dataset = open_dataset(path, layers)
         for workers in ("threads", "workers"):
-            work[f"{name}, {workers}"] = partial(feed, dataset, make(dataset), workers)
+            work[f"{name}, {workers}"] = partial(feed, make_loader(dataset, make(dataset), workers))
     dataset = open_dataset(path, AFTER)
     most = max(int(dataset.lengths[batch].sum()) for batch in sampler_of(dataset))
     used = np.ones((len(AFTER), most, HIDDEN_SIZE), np.uint16).view(ml_dtypes.bfloat16)
@@ -152,10 +161,17 @@ def read_alone(dataset: HiddenStateDataset, out: npt.NDArray[Any] | None) -> Non
         dataset.store.read_hidden_states(names, dataset.layers, threads=WORKERS, out=out)
 
 
-def feed(dataset: HiddenStateDataset, adapter: Adapter | None, workers: str) -> None:
-    """Take the batches of an adapter from threads or worker processes, whose start is a part of it."""
+def make_loader(dataset: HiddenStateDataset, adapter: Adapter | None, workers: str) -> HiddenStateLoader:
+    """Return a loader that makes the batches of an adapter by threads or by worker processes, which stay."""
     options: dict[str, Any] = {} if adapter is None else {"collate_fn": adapter.collate}
-    for batch in HiddenStateLoader(dataset, sampler_of(dataset), **{f"num_{workers}": WORKERS}, **options):
+    if workers == "workers":
+        options["persistent_workers"] = True
+    return HiddenStateLoader(dataset, sampler_of(dataset), **{f"num_{workers}": WORKERS}, **options)
+
+
+def feed(loader: HiddenStateLoader) -> None:
+    """Take the batches of an epoch; the first one, which does not count, starts the workers."""
+    for batch in loader:
         batch["input_ids"].sum()
 
 

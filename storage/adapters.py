@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from storage.dataset import HiddenStateDataset, Item, copy_values, make_zeros
+from storage.batch_memory import copy_values, fill_rows, make_values
+from storage.dataset import HiddenStateDataset, Item
 from storage.errors import SpecError
 from storage.specs import LayerId
 
@@ -105,7 +106,7 @@ class SpecForgeAdapter(Adapter):
         """Return what `DataCollatorWithPadding` makes of such samples."""
         lengths = [min(len(item["input_ids"]), self.max_length) for item in items]
         shape = len(items), max(lengths)
-        batch = {name: make_zeros(shape, torch.int64) for name in ("input_ids", "attention_mask", "loss_mask")}
+        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "loss_mask")}
         aux, last = _empty_states(items, shape)
         for i, (item, n) in enumerate(zip(items, lengths, strict=True)):
             batch["input_ids"][i, :n] = item["input_ids"][:n]
@@ -163,9 +164,9 @@ class SpeculatorsAdapter(Adapter):
     def collate(self, items: Sequence[Item]) -> Sample:
         """Return what its `CollateFn` makes of such samples, with `shift_batch` where `shift` says so."""
         room, skip = self.max_length, int(self.shift)
-        whole = {name: make_zeros((room,), torch.int64) for name in ("input_ids", "loss_mask", "position_ids")}
-        aux = make_zeros((room, self._num_aux, self._width), self.dtype)
-        last = make_zeros((room, self._width), self.dtype)
+        whole = {name: torch.zeros(room, dtype=torch.int64) for name in ("input_ids", "loss_mask", "position_ids")}
+        aux = make_values((room, self._num_aux, self._width), self.dtype)
+        last = make_values((room, self._width), self.dtype)
         documents = torch.full((room,), -1)
         at = 0
         for number, item in enumerate(items):
@@ -178,6 +179,7 @@ class SpeculatorsAdapter(Adapter):
             copy_values(item["hidden_states"][skip : skip + n, -1], last[at:end])
             documents[at:end] = number
             at = end
+        aux[at:], last[at:] = 0, 0
         rows = {**whole, "hidden_states": aux.flatten(1), "verifier_last_hidden_states": last}
         rows["document_ids"] = documents
         return {**{name: row[None] for name, row in rows.items()}, "error_records": 0}
@@ -227,7 +229,7 @@ class ModelOptAdapter(Adapter):
         """Return what its `EagleOfflineDataCollator` makes of such samples."""
         shape = len(items), self.train_length
         names = ("input_ids", "attention_mask", "loss_mask", "labels")
-        batch = {name: make_zeros(shape, torch.int64) for name in names}
+        batch = {name: torch.zeros(shape, dtype=torch.int64) for name in names}
         aux, last = _empty_states(items, shape)
         for i, item in enumerate(items):
             ids, n = item["input_ids"], min(len(item["input_ids"]), self.train_length)
@@ -252,12 +254,12 @@ def _next_tokens(ids: Tensor) -> Tensor:
 
 
 def _empty_states(items: Sequence[Item], shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return zeros for states: [batch, n, layers - 1, hidden_size], and [batch, n, hidden_size] for the last."""
+    """Return room for states: [batch, n, layers - 1, hidden_size], and [batch, n, hidden_size] for the last."""
     _, num_layers, width = items[0]["hidden_states"].shape
-    aux = make_zeros((*shape, num_layers - 1, width), torch.bfloat16)
-    return aux, make_zeros((*shape, width), torch.bfloat16)
+    aux = make_values((*shape, num_layers - 1, width), torch.bfloat16)
+    return aux, make_values((*shape, width), torch.bfloat16)
 
 
 def _put_states(item: Item, aux: Tensor, last: Tensor, n: int) -> None:
-    copy_values(item["hidden_states"][:n, :-1], aux[:n])
-    copy_values(item["hidden_states"][:n, -1], last[:n])
+    fill_rows(item["hidden_states"][:n, :-1], aux)
+    fill_rows(item["hidden_states"][:n, -1], last)

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from storage.batch_memory import BLOCKS, copy_values, make_values
 from storage.errors import RowCountError, SampleNotFoundError, SpecError
 from storage.files import backend_of
 from storage.hashes import names_of
@@ -113,12 +115,11 @@ class HiddenStateDataset(Dataset[Item]):
         self._choose_rows(self.rows)
 
     def _block_for(self, batch: Sequence[int]) -> npt.NDArray[Any]:
-        num_rows, spec = int(self.lengths[batch].sum()), self.store.spec
-        block: npt.NDArray[Any] | None = getattr(self._blocks, "block", None)
-        if block is None or block.shape[1] < num_rows:
-            values = np.empty((len(self.layers), num_rows, spec.hidden_size), spec.dtype.bits)
-            block = self._blocks.block = spec.view_logical(values)
-        return block
+        shape = len(self.layers), int(self.lengths[batch].sum()), self.store.spec.hidden_size
+        dtype = self.store.spec.dtype.bits
+        self._blocks.block = None  # where the thread's last items were
+        self._blocks.block = BLOCKS.take(math.prod(shape) * dtype.itemsize)
+        return self.store.spec.view_logical(self._blocks.block.view(dtype).reshape(shape))
 
     def _open(self) -> None:
         self._blocks = threading.local()
@@ -185,33 +186,11 @@ def pad_batch(items: Sequence[Item], pad_token_id: int = 0) -> Item:
 
 def _pad(tensors: list[Tensor], value: int = 0) -> Tensor:
     longest = max(map(len, tensors))
-    padded = make_zeros((len(tensors), longest, *tensors[0].shape[1:]), tensors[0].dtype)
+    padded = make_values((len(tensors), longest, *tensors[0].shape[1:]), tensors[0].dtype)
     for row, tensor in zip(padded, tensors, strict=True):
         copy_values(tensor, row[: len(tensor)])
         row[len(tensor) :] = value
     return padded
-
-
-def make_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return zeros for a batch; in a worker process of a DataLoader, in memory that the training process sees too.
-
-    Any other memory a worker would copy to such memory to hand it over, as torch's own collators know.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if get_worker_info() is None:  # numpy's memory has large pages, which take a tenth of the time of torch's
-        return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
-    shared = torch.UntypedStorage._new_shared(num_bytes)  # type: ignore[no-untyped-call]  # noqa: SLF001 - it has no public name
-    return torch.empty(0, dtype=dtype).set_(shared).view(shape)  # fresh pages are zero
-
-
-def copy_values(values: Tensor, out: Tensor) -> None:
-    """Copy by numpy where the dtype stays: torch would have all cores copy, which wait for each other."""
-    if values.dtype == out.dtype == torch.bfloat16:
-        values, out = values.view(torch.int16), out.view(torch.int16)
-    if values.dtype == out.dtype:
-        np.copyto(out.numpy(), values.numpy())
-    else:
-        out.copy_(values)
 
 
 class HiddenStateLoader:
@@ -259,6 +238,7 @@ class HiddenStateLoader:
         if isinstance(dataset.store.path, ObjectPath) and options.get("num_workers"):
             options.setdefault("multiprocessing_context", "spawn")  # the client of a bucket does not outlive a fork
         self._loader: DataLoader[Item] = DataLoader(dataset, batch_sampler=sampler, **options)
+        weakref.finalize(self, BLOCKS.clear).atexit = False
 
     def __iter__(self) -> Iterator[Item]:
         ahead = make_ahead(self._make, self.sampler, self._num_threads) if self._num_threads else self._loader
