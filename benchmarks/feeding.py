@@ -110,7 +110,8 @@ def cpu_seconds() -> float:
     process = psutil.Process()
     own = process.cpu_times()
     living = [child.cpu_times() for child in process.children()]
-    return own.user + own.system + own.children_user + own.children_system + sum(c.user + c.system for c in living)
+    mine = own.user + own.system + own.children_user + own.children_system
+    return float(mine + sum(times.user + times.system for times in living))
 
 
 def to_each(ours: list[Seconds], theirs: list[Seconds]) -> dict[str, float]:
