@@ -26,6 +26,7 @@ from storage.file_system import STAGING, FileSystem
 from storage.intents import finish, intent, named_folders, own_objects, uncommitted
 from storage.object_reader import ObjectReader
 from storage.paths import SCHEME, ObjectPath
+from storage.staging_names import is_dead
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -256,11 +257,11 @@ class ObjectStorage:
 @cache
 def _scratch() -> Path:
     """Return this user's folder among temporary files, freed of what dead processes left there."""
-    from storage.leftovers import sweep  # noqa: PLC0415 - stands on this
-
     folder = Path(tempfile.gettempdir()) / f"aerie-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise StoreReadOnlyError(f"{folder} belongs to somebody else; name another folder by TMPDIR")
-    sweep(folder)
+    file_system = FileSystem()
+    staged = file_system.names(folder / STAGING)
+    file_system.remove(folder, [folder / STAGING / name for name in staged if is_dead(name)])
     return folder

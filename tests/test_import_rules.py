@@ -2,8 +2,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -37,3 +39,10 @@ def test_what_starts_often_imports_nothing_that_takes_seconds(module):
     code = f"import sys, {module}; print({slow} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"
+
+
+def test_no_import_goes_round_not_even_within_functions():
+    graph = grimp.build_graph("flows", "tasks", "storage", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+    assert len(list(TopologicalSorter(imports).static_order())) == len(graph.modules)  # else it raises CycleError
