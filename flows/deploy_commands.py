@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -50,6 +51,7 @@ def serve(arguments: argparse.Namespace) -> int:
     from flows.local_serving import serve_deployments  # noqa: PLC0415 - see above
 
     _keep_names_ours()
+    _heed_interrupts()
     print_line(f"serving {', '.join(one.name for one in deployments)}; Ctrl-C ends it")
     serve_deployments(deployments)
     return 0
@@ -64,6 +66,7 @@ def worker(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process", *queues, *limit]
     os.environ.pop("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", None)  # here its log is what there is to see
     _keep_names_ours()
+    _heed_interrupts()
     os.execv(sys.executable, command)  # noqa: S606 - our own interpreter and module
 
 
@@ -80,6 +83,15 @@ def server(arguments: argparse.Namespace) -> int:
 def _keep_names_ours() -> None:
     """Have what Prefect starts find our packages: it runs scripts beside a `storage.py` of its own."""
     os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _heed_interrupts() -> None:
+    """Let SIGINT end what follows: Prefect's worker ends itself by one, whichever signal it got.
+
+    A shell ignores it for what a script runs in the background, and so would the worker.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _choose(arguments: argparse.Namespace) -> tuple[list[Deployment], str]:

@@ -101,16 +101,18 @@ def running_worker(server: PrefectServer, *arguments: str, log_name: str = "work
     finally:
         worker.terminate()
         try:
-            worker.wait(20)
-        except subprocess.TimeoutExpired:  # an idle worker of Prefect 3.9.1 sometimes waits for a second signal
+            worker.wait(60)  # one signal is enough
+        finally:
             worker.kill()
             worker.wait()
 
 
 def start_worker(server: PrefectServer, *arguments: str, log_name: str) -> subprocess.Popen[bytes]:
     """Start `aerie worker`, which ends with this process."""
+    # As a shell starts what a script runs in the background.
+    command = ["env", "--ignore-signal=INT", AERIE, "worker", *arguments]
     with (server.folder / log_name).open("ab") as log:
-        return _start([AERIE, "worker", *arguments], user_environment() | server.environment, log, server.folder)
+        return _start(command, user_environment() | server.environment, log, server.folder)
 
 
 def _start(command: list[Any], environment: dict[str, str], log: Any, folder: Path) -> subprocess.Popen[bytes]:
