@@ -27,6 +27,8 @@ DEMO_DATA = Path(__file__).parent / "data" / "mt_bench_smollm2.jsonl"
 
 def extract(arguments: argparse.Namespace) -> int:
     """Compute the hidden states that the store lacks, validate and compact them."""
+    if arguments.dry_run:
+        return plan(arguments)
     settings = load_settings(**given_settings(arguments))
     if arguments.on_nodes:
         return _extract_on_nodes(settings, arguments.part_tokens, as_json=arguments.json)

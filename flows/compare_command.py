@@ -2,12 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Column, Table
 from rich.text import Text
 
+from flows.argument_types import place
 from flows.comparison import Comparison, Pair, compare_reports
 from flows.errors import ReportError
 from flows.printing import print_json, stdout_console
@@ -34,9 +35,9 @@ def compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def add_compare(parser: argparse.ArgumentParser, store: Callable[[str], StorePath]) -> None:
+def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `aerie compare`."""
-    parser.add_argument("place", type=store, metavar="STORE", help="folder of the store, or s3://BUCKET/PREFIX")
+    parser.add_argument("place", type=place, metavar="STORE", help="folder of the store, or s3://BUCKET/PREFIX")
     parser.add_argument(
         "runs",
         nargs="*",

@@ -36,11 +36,14 @@ def deploy(arguments: argparse.Namespace) -> int:
 
 
 def undeploy(arguments: argparse.Namespace) -> int:
-    """Take off the Prefect server what `aerie deploy` put there; runs and their logs stay."""
+    """Say what `aerie deploy` put on the Prefect server, and take it off with --yes; runs and their logs stay."""
     require_known_server()
     from flows import work_pool  # noqa: PLC0415 - see above
 
-    _print(work_pool.undeploy(list_deployments({})), as_json=arguments.json)
+    change = work_pool.undeploy if arguments.yes else work_pool.list_deployed
+    _print(change(list_deployments({})), as_json=arguments.json)
+    if not arguments.yes and not arguments.json:
+        print("nothing was changed; --yes removes it")
     return 0
 
 

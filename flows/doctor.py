@@ -1,12 +1,13 @@
 """`aerie doctor`: whether this machine can do the work, and what to do about it."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from flows.argument_types import place
 from flows.diagnosis import Check, as_json, count_verdict, failed, passed
 from flows.errors import SettingsError
 from flows.gpu_checks import check_gpus
@@ -36,10 +37,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 1 if count_verdict(checks, "fail") else 0
 
 
-def add_doctor(parser: argparse.ArgumentParser, store: Callable[[str], StorePath]) -> None:
+def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `aerie doctor`."""
     parser.add_argument(
-        "store", nargs="?", type=store, help="where the store is, or is to be (default: as set, else this folder)"
+        "store", nargs="?", type=place, help="where the store is, or is to be (default: as set, else this folder)"
     )
     parser.add_argument(
         "--no-write", action="store_true", help="do not measure the disk, by 256 MB that are gone again"
@@ -52,9 +53,9 @@ def _examine(store: StorePath | None, *, writes: bool) -> Iterator[Check]:
     num_gpus = _count_gpus()
     yield from check_packages(has_gpu=num_gpus > 0)
     yield from check_gpus(torch_cuda())
-    place, check = _read_settings()
+    known, check = _read_settings()
     yield check
-    named = store or place
+    named = store or known
     yield from check_store(named or Path(), num_gpus, is_named=named is not None, writes=writes)
     yield from check_prefect()
 
@@ -73,8 +74,8 @@ def _read_settings() -> tuple[StorePath | None, Check]:
     except SettingsError as error:
         return None, failed("settings", str(error), "correct it; aerie settings shows where values come from")
     given = [f"{one.name} ({one.source})" for one in explained if one.source not in {"default", "not set"}]
-    place = next(one.value for one in explained if one.name == "store")
-    return place, passed("settings", ", ".join(given) or "none from the environment, .env or aerie.toml")
+    known = next(one.value for one in explained if one.name == "store")
+    return known, passed("settings", ", ".join(given) or "none from the environment, .env or aerie.toml")
 
 
 def _print(checks: list[Check]) -> None:

@@ -1,10 +1,10 @@
 """`aerie export`: states of a store as files that a trainer reads."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flows.argument_types import count
 from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, progress_on_stderr
 from flows.secret_block import secret_environment
@@ -47,7 +47,7 @@ def _export(arguments: argparse.Namespace, wanted: dict[str, Any]) -> ExportInfo
     return info
 
 
-def add_export(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def add_export(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `aerie export`, but the store."""
     formats = "; ".join(f"{name}: {form.summary}" for name, form in FORMATS.items())
     parser.add_argument("--format", required=True, choices=list(FORMATS), help=formats)
@@ -67,7 +67,6 @@ def add_export(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     )
     parser.add_argument("--allow-lossy", action="store_true", help="export rounded states, or round them to bfloat16")
     parser.add_argument("--threads", type=count, metavar="N", help="that read, decode and write (default: two a core)")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be written, in bytes, and write nothing")
 
 
 def _plan_document(plan: ExportPlan) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _print(samples: Sequence[Preview]) -> None:
     console = stdout_console()
     for sample in samples:
         console.print(Text(_title(sample), "bold"))
-        console.print(render_text(sample, in_colour=console.is_terminal and not console.no_color), soft_wrap=True)
+        console.print(render_text(sample, in_colour=console.color_system is not None), soft_wrap=True)
         console.print()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -52,7 +53,7 @@ def _text(name: str, value: Any) -> str:
 @contextlib.contextmanager
 def progress_on_stderr() -> Iterator[None]:
     """Show progress on stderr: bars on a terminal, lines elsewhere."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if not console.is_terminal:
         with showing(LineProgress(print_line)):
             yield
@@ -63,7 +64,25 @@ def progress_on_stderr() -> Iterator[None]:
 
 def stdout_console() -> Console:
     """Return a console that never wraps a digest or a path where no person looks at the width."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    return make_console(width=None if sys.stdout.isatty() else 200)
+
+
+def make_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that takes texts as they are, and is in colour on a terminal of a user who wants it.
+
+    Args:
+        stderr: write there, instead of to stdout.
+        width: in characters; by default that of the terminal.
+    """
+    wants_color = not os.environ.get("NO_COLOR")
+    return Console(
+        stderr=stderr,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system="auto" if wants_color else None,
+    )
 
 
 def print_line(text: str) -> None:

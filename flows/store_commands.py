@@ -6,27 +6,37 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from flows.plot_files import write_plots
 from flows.prefect_defaults import require_prefect
 from flows.printing import print_document, print_pairs, progress_on_stderr
 from flows.progress import format_bytes
 from flows.report import measure_store
 from flows.secret_block import with_secrets
 from storage.collection import collect_garbage as find_garbage
-from storage.file_checks import check_header
+from storage.file_checks import check_header, tokens_digests
+from storage.files import backend_of
 from storage.garbage import Garbage
 from storage.layout import check_version
-from storage.packs import PackInfo
+from storage.packs import PackInfo, plan_compaction
 from storage.paths import StorePath
 from storage.store import Store, find_spec, open_store, spec_digests
+from storage.tokens import Tokens
+from storage.tokens_listing import find_tokens
 
 SECONDS_PER_DAY = 86_400
+_DIGEST_LENGTH = 12
 
 
 @with_secrets
 def show(arguments: argparse.Namespace) -> int:
-    """Print what a store holds."""
+    """Print what a store holds, and draw it with --plots."""
     stores = [open_store(arguments.store, arguments.spec)] if arguments.spec else _all_specs(arguments.store)
     documents = [_spec_document(store) for store in stores]
+    if arguments.plots is not None:
+        tokens = _tokens_to_draw(arguments.store, arguments.tokens)
+        for store, document in zip(stores, documents, strict=True):
+            folder = arguments.plots / store.spec_digest[:_DIGEST_LENGTH] if len(stores) > 1 else arguments.plots
+            document["plots"] = [str(file) for file in write_plots(store, tokens, folder, arguments.plot_format)]
     if arguments.json:
         print(json.dumps({"store": str(arguments.store.absolute()), "specs": documents}))
         return 0
@@ -67,7 +77,10 @@ def validate(arguments: argparse.Namespace) -> int:
 @with_secrets
 def compact(arguments: argparse.Namespace) -> int:
     """Copy loose objects into packs, and many small packs into one."""
-    find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    digest = find_spec(arguments.store, arguments.spec)  # refuse at once, before prefect is imported
+    if arguments.dry_run:
+        print_document("Compaction", _plan_document(arguments.store, digest), as_json=arguments.json)
+        return 0
     require_prefect()
     from flows.crash_detection import watched  # noqa: PLC0415 - see above
     from flows.maintenance import compact_store  # noqa: PLC0415
@@ -86,6 +99,17 @@ def compact(arguments: argparse.Namespace) -> int:
     if packed.skipped:
         print(f"{len(packed.skipped):,} damaged samples left as they are; aerie validate names them", file=sys.stderr)
     return 0
+
+
+def _plan_document(store: StorePath, digest: str) -> dict[str, Any]:
+    planned = plan_compaction(store, digest)
+    return {
+        "samples_to_pack": planned.samples,
+        "loose_bytes": planned.bytes,
+        "packs_to_merge": len(planned.merged),
+        "merge_bytes": planned.merged_bytes,
+        "free_bytes": backend_of(store).free_bytes(store),
+    }
 
 
 @with_secrets
@@ -132,6 +156,16 @@ def _notes(garbage: Garbage, *, is_freed: bool) -> Iterator[str]:
         yield f"{format_bytes(garbage.copied_bytes)} that stay in use {'were' if is_freed else 'have to be'} copied"
     if not is_freed:
         yield "nothing was changed; --yes frees it"
+
+
+def _tokens_to_draw(store: StorePath, prefix: str | None) -> Tokens | None:
+    """Return the tokens artifact whose lengths are drawn; without a choice among several, none."""
+    known = tokens_digests(store)
+    if prefix is None and len(known) != 1:
+        if known:
+            print(f"{len(known)} tokens artifacts: --tokens DIGEST has the lengths of one drawn", file=sys.stderr)
+        return None
+    return find_tokens(store, prefix)
 
 
 def _spec_document(store: Store) -> dict[str, Any]:

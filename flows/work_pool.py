@@ -55,6 +55,19 @@ def watch_runs(client: SyncPrefectClient) -> list[Change]:
     ]
 
 
+def list_deployed(deployments: Iterable[Deployment]) -> list[Change]:
+    """List what `undeploy` would remove of what is there, and remove nothing."""
+    deployments = list(deployments)
+    with get_client(sync_client=True) as client:
+        names = [("deployment", f"{_load(one).name}/{one.name}") for one in deployments]
+        found = [(kind, name) for kind, name in names if _has_deployment(client, name)]
+        automations = [one.name for one in crash_detection.automations()]
+        found += [("automation", name) for name in automations if client.read_automations_by_name(name)]
+        found += [("concurrency limit", name) for name in _limits(client)]
+        pools = [name for name in sorted({one.pool for one in deployments}) if _has_pool(client, name)]
+    return [Change(kind, name, "is there") for kind, name in [*found, *(("work pool", name) for name in pools)]]
+
+
 def undeploy(deployments: Iterable[Deployment]) -> list[Change]:
     """Remove what `deploy` made: of limits those of this host, a pool only once nothing else is deployed to it."""
     deployments = list(deployments)
@@ -141,9 +154,29 @@ def _tell(schedules: Iterable[DeploymentScheduleCreate]) -> list[str]:
     ]
 
 
-def _remove_limits(client: SyncPrefectClient) -> list[Change]:
+def _has_deployment(client: SyncPrefectClient, name: str) -> bool:
+    try:
+        client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _has_pool(client: SyncPrefectClient, name: str) -> bool:
+    try:
+        client.read_work_pool(name)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _limits(client: SyncPrefectClient) -> list[str]:
     ours = limit_name("")
-    names = [one.name for one in client.read_global_concurrency_limits(limit=200) if one.name.startswith(ours)]
+    return [one.name for one in client.read_global_concurrency_limits(limit=200) if one.name.startswith(ours)]
+
+
+def _remove_limits(client: SyncPrefectClient) -> list[Change]:
+    names = _limits(client)
     for name in names:
         client.delete_global_concurrency_limit_by_name(name)
     return [Change("concurrency limit", name, "removed") for name in names]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from storage.catalog import Catalog, make_catalog
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.copies import drop_copies, remove_pack
-from storage.files import backend_of, folder_bytes, mark, remove_folders
+from storage.files import backend_of, folder_bytes, mark, remove_folders, total_bytes
 from storage.hashes import Hashes, HashIndex, Positions, hashes_of, names_of
 from storage.layout import check_version, loose_hashes, object_path, removals_folder
 from storage.pack_index import Pack
@@ -46,6 +46,38 @@ class PackInfo:
     seconds: float = 0.0
     skipped: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """What `compact` would do at first; packs that it makes may then be merged, too.
+
+    Attributes:
+        samples: loose objects that would go into packs.
+        bytes: their files.
+        merged: packs that would become parts of others.
+        merged_bytes: their files.
+    """
+
+    samples: int
+    bytes: int
+    merged: list[str]
+    merged_bytes: int
+
+
+def plan_compaction(path: StorePath, spec_digest: str, *, shard_bytes: int = SHARD_BYTES) -> PackPlan:
+    """Say what `compact` would do, and do nothing.
+
+    Args:
+        path: the store's folder.
+        spec_digest: the spec.
+        shard_bytes: as for `compact`.
+
+    Raises:
+        StorageError: there is no such store or spec, or the index of a pack is damaged.
+    """
+    check_version(path)
+    return Compaction(path, read_spec(path, spec_digest), shard_bytes).plan()
 
 
 def compact(
@@ -105,6 +137,13 @@ class Compaction:
         self._digest = spec.digest()
         self._shard_rows = max(1, shard_bytes // spec.bytes_per_token // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
         self.info = PackInfo()
+
+    def plan(self) -> PackPlan:
+        """Say what there is to do, and do nothing."""
+        loose = [object_path(self._store, self._digest, name) for name in self._loose(None)]
+        crowd = choose_crowd(open_packs(self._store, self._spec), SHARDS_PER_PACK * self._shard_rows)
+        folders = [pack.folder for pack in crowd]
+        return PackPlan(len(loose), total_bytes(loose), [pack.pack_id for pack in crowd], total_bytes(folders))
 
     def pack_loose(self, on_progress: OnProgress | None = None, only: Collection[str] | None = None) -> bool:
         """Copy the loose objects, or some of them, into packs; False if there was none."""

@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy.typing as npt
@@ -49,6 +50,23 @@ class ImportInfo:
     written: int
     present: int
     tokens: int
+    spec_digest: str
+    tokens_digest: str
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """What an import would do.
+
+    Attributes:
+        files: that would be read.
+        plan: what the store lacks, and whether there is room for it.
+        spec_digest: what names the states.
+        tokens_digest: what names the tokens artifact.
+    """
+
+    files: int
+    plan: Plan
     spec_digest: str
     tokens_digest: str
 
@@ -100,6 +118,27 @@ def import_files(
     compact(request.store, digest, on_progress=lambda done, total: tell("compact", done, total))
     written = len(plan.missing)
     return ImportInfo(len(tokens), written, len(tokens) - written, tokens.num_tokens, digest, tokens.digest)
+
+
+def plan_import(
+    request: ImportRequest, *, threads: int | None = None, on_progress: OnProgress | None = None
+) -> ImportPlan:
+    """Say what `import_files` would do: token ids of all files are read, and the states of the first.
+
+    Args:
+        request: as for `import_files`.
+        threads: that read.
+        on_progress: as for `import_files`.
+
+    Raises:
+        ImportFilesError, EngineError, TokenizerError, StorageError: as `import_files`.
+    """
+    job = _prepare(request, threads)
+    with TemporaryDirectory(prefix="aerie-import-") as scratch:
+        elsewhere = replace(job, request=replace(request, store=Path(scratch)))
+        tokens = _ensure_tokens(elsewhere, on_progress or (lambda *_: None))
+        plan = make_plan(request.store, job.spec, tokens)
+    return ImportPlan(len(job.files), plan, job.spec.digest(), tokens.digest)
 
 
 def _prepare(request: ImportRequest, threads: int | None) -> _Import:

@@ -68,7 +68,7 @@ def test_runs_whose_owner_is_gone_become_crashed_and_others_do_not(server: Prefe
     post(server, f"flow_runs/{pending}/set_state", state={"type": "RUNNING"})
     assert server.run(pending)["state_type"] == "RUNNING", "it was only slow to begin"
 
-    run_aerie("undeploy", cwd=work, env=server.environment).check_returncode()
+    run_aerie("undeploy", "--yes", cwd=work, env=server.environment).check_returncode()
     assert server.ask("automations") == []
 
 

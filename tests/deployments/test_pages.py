@@ -256,8 +256,12 @@ def look_at_tables(pages: Pages, run_id: str, store: Path) -> None:
 
 
 def undeploy(server: PrefectServer) -> None:
-    changes = json.loads(run_aerie("undeploy", "--json", cwd=server.folder, env=server.environment).stdout)
+    found = json.loads(run_aerie("undeploy", "--json", cwd=server.folder, env=server.environment).stdout)
+    assert {change["what"] for change in found} == {"is there"}
+    assert "nothing was changed" in run_aerie("undeploy", cwd=server.folder, env=server.environment).stdout
+    changes = json.loads(run_aerie("undeploy", "--yes", "--json", cwd=server.folder, env=server.environment).stdout)
     assert {change["what"] for change in changes} == {"removed", "removed, with its queues"}
+    assert [change["name"] for change in changes] == [change["name"] for change in found]
     assert server.ask("deployments") == []
     assert server.ask("work_pools") == []
     assert "no Prefect server is known" in refusal(run_aerie("deploy", cwd=server.folder))
