@@ -18,9 +18,10 @@ check: setup-test
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# Of Prefect's pages, for docs/; needs Debian's chromium.
+# For docs/: of Prefect's pages, of the command line, and of report.html; needs Debian's chromium.
 screenshots: setup-test
 	SCREENSHOTS=docs/images .venv/bin/python -m pytest tests/deployments/test_pages.py --basetemp=/tmp/aerie
+	.venv/bin/python tests/screenshots.py docs/images
 
 setup:
 	@bash requirements/setup.sh cpu

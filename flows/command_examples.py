@@ -8,7 +8,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": ("aerie plan --model models/Qwen3-8B --data chats.jsonl --store states",),
     "settings": ("AERIE_TOO_LONG=truncate aerie settings --layers 2,final",),
     "preview": ("aerie preview --model models/Qwen3-8B --data chats.jsonl --samples 3 --html preview.html",),
-    "show": ("aerie show states", "aerie show states --spec b7b0c4 --json", "aerie show states --plots plots"),
+    "show": (
+        "aerie show states",
+        "aerie show states --spec b7b0c4 --json",
+        "aerie show states --plots plots --model models/Qwen3-8B",
+    ),
     "compare": (
         "aerie compare states",
         "aerie compare states 20261129T153810Z c9ae75",

@@ -50,7 +50,8 @@ def judge_python(version: tuple[int, int], text: str) -> Check:
 
 def judge_system(system: str, machine: str) -> Check:
     """Say whether this is Linux, on a processor that is tested."""
-    text = f"{system} {platform.release()} on {machine}"
+    library = " ".join(platform.libc_ver()).strip()
+    text = f"{system} on {machine}{', ' + library if library else ''}"
     if system != "Linux":
         return failed("system", text, "use Linux: memory is shared by memfd, and GPUs are claimed by abstract sockets")
     if machine != "x86_64":

@@ -170,6 +170,11 @@ def _add_plots(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="draw lengths, and by layer compression, norms and channels that stand out, into files there (%(const)s)",
     )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="with it: that of the states; how often its LM head reads the next token out of them is drawn, too",
+    )
     parser.add_argument("--plot-format", choices=get_args(Form), default="png", help="of these files (%(default)s)")
     parser.add_argument(
         "--tokens", metavar="DIGEST", help="whose lengths are drawn, by a prefix of the digest, if there are several"

@@ -12,6 +12,8 @@ from tasks.token_summaries import Histogram, TokensSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tasks.readouts import Agreement
+
 # Draws something of a run, of its data, or of its states.
 Draw = Callable[["Axes", Any], None]
 Form = Literal["svg", "png"]
@@ -31,9 +33,12 @@ def draw_plots(report: RunReport) -> dict[str, str]:
     return {title: f"data:image/svg+xml;base64,{base64.b64encode(image).decode()}" for title, image in images.items()}
 
 
-def draw_store_plots(data: TokensSummary | None, states: StatesSummary | None, form: Form) -> dict[str, bytes]:
-    """Return the plots of what a store holds, by title, each an image."""
-    return _render(_of_store(data, states), form)
+def draw_store_plots(
+    data: TokensSummary | None, states: StatesSummary | None, agreement: "Agreement | None", form: Form
+) -> dict[str, bytes]:
+    """Return the plots of what a store holds, by title, each an image; of what is None there is none."""
+    of_agreement: dict[str, Draw] = {} if agreement is None else {"Next token by position": _draw_agreement}
+    return _render([*_of_store(data, states), (agreement, of_agreement)], form)
 
 
 def _of_store(data: TokensSummary | None, states: StatesSummary | None) -> list[tuple[Any, dict[str, Draw]]]:
@@ -126,6 +131,15 @@ def _draw_outliers(axes: "Axes", states: StatesSummary) -> None:
             base += outlier.share
     axes.set_xticks(range(len(layers)), [str(one.layer) for one in layers])
     axes.set(xlabel="layer", ylabel="share of all squares")
+
+
+def _draw_agreement(axes: "Axes", agreement: "Agreement") -> None:
+    pairs = zip(agreement.agreed, agreement.counts, strict=True)
+    shares = [agreed / count if count else float("nan") for agreed, count in pairs]
+    axes.stairs(shares, agreement.edges, fill=True, color=_BLUE)
+    axes.set(xlabel="position in a sample", ylabel="next token ranked first", ylim=(0, 1))
+    axes.set_xscale("symlog", base=2)
+    axes.set_xlim(0, agreement.edges[-1])
 
 
 _OF_RUN: dict[str, tuple[Callable[[RunReport], bool], Draw]] = {

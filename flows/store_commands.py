@@ -22,6 +22,7 @@ from storage.paths import StorePath
 from storage.store import Store, find_spec, open_store, spec_digests
 from storage.tokens import Tokens
 from storage.tokens_listing import find_tokens
+from tasks.hub import find_model
 
 SECONDS_PER_DAY = 86_400
 _DIGEST_LENGTH = 12
@@ -34,9 +35,11 @@ def show(arguments: argparse.Namespace) -> int:
     documents = [_spec_document(store) for store in stores]
     if arguments.plots is not None:
         tokens = _tokens_to_draw(arguments.store, arguments.tokens)
+        model = find_model(arguments.model) if arguments.model else None
         for store, document in zip(stores, documents, strict=True):
             folder = arguments.plots / store.spec_digest[:_DIGEST_LENGTH] if len(stores) > 1 else arguments.plots
-            document["plots"] = [str(file) for file in write_plots(store, tokens, folder, arguments.plot_format)]
+            files = write_plots(store, tokens, model, folder, arguments.plot_format)
+            document["plots"] = [str(file) for file in files]
     if arguments.json:
         print(json.dumps({"store": str(arguments.store.absolute()), "specs": documents}))
         return 0

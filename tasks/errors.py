@@ -124,6 +124,12 @@ class ExportError(TaskError):
     kind = "export"
 
 
+class PlotError(TaskError):
+    """Something cannot be drawn of these states."""
+
+    kind = "plot"
+
+
 class ImportFilesError(TaskError):
     """Files of a trainer cannot become states of a store."""
 

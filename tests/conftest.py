@@ -61,6 +61,9 @@ LONGEST_FILES = (
     "storage/test_object_storage.py",
     "storage/test_object_kills.py",
     "test_packaging.py",
+    "flows/test_manners.py",
+    "flows/test_doctor.py",
+    "flows/test_completion.py",
 )
 
 

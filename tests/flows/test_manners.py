@@ -7,6 +7,7 @@ import shlex
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from jobs import AERIE, GOOD, Finished, Job, run, run_aerie, snapshot, user_environment
 from terminals import Terminal
 
+from flows.cli import main
 from flows.command_examples import EXAMPLES
 from flows.parser import make_parser
 from flows.printing import make_console
@@ -109,39 +111,48 @@ class TestExitCodes:
 
 
 class TestDryRun:
-    def test_of_an_extraction_is_its_plan(self, job: Job) -> None:
+    @pytest.fixture
+    def run(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+        def run(*arguments: object) -> Any:
+            code = main([*map(str, arguments), "--json"])
+            done = capsys.readouterr()
+            assert code == 0, done.err
+            [line] = done.out.splitlines()
+            return json.loads(line)
+
+        return run
+
+    def test_of_an_extraction_is_its_plan(self, job: Job, run: Callable[..., Any]) -> None:
         before = snapshot(job.folder)
-        found, planned = (
-            self.as_json(job.run(*command)) for command in (("extract", "--json", "--dry-run"), ("plan", "--json"))
-        )
+        planned, found = (run(*job.command(name)[1:], *more) for name, *more in (("plan",), ("extract", "--dry-run")))
         del found["free_bytes"], planned["free_bytes"]  # others write, too
         assert found == planned
+        assert found["samples_to_compute"] == len(GOOD)
         assert snapshot(job.folder) == before
 
-    def test_of_a_compaction_counts_what_is_loose(self, finished: Finished, tmp_path: Path) -> None:
+    def test_of_a_compaction_counts_what_is_loose(self, finished: Finished, run: Callable[..., Any]) -> None:
         before = snapshot(finished.store)
-        found = self.as_json(run_aerie("compact", finished.store, "--dry-run", "--json", cwd=tmp_path))
+        found = run("compact", finished.store, "--dry-run")
         loose = sum(path.stat().st_size for path in (finished.store / "objects").rglob("*") if path.is_file())
         assert (found["samples_to_pack"], found["loose_bytes"]) == (len(GOOD), loose)
         assert (found["packs_to_merge"], found["merge_bytes"]) == (0, 0)
         assert snapshot(finished.store) == before
 
     def test_of_an_import_says_what_the_store_lacks(
-        self, finished: Finished, with_server: dict[str, str], tmp_path: Path
+        self,
+        finished: Finished,
+        with_server: dict[str, str],  # noqa: ARG002 - the flow of this process uses it
+        run: Callable[..., Any],
+        tmp_path: Path,
     ) -> None:
-        flags = ("--format", "specforge", "--to", "files")
-        assert run_aerie("export", finished.store, *flags, cwd=tmp_path, env=with_server).returncode == 0
-        given = ("--from", "specforge", "--model", finished.settings.model, "--store", "again", "--json")
-        planned = self.as_json(run_aerie("import", "files", *given, "--dry-run", cwd=tmp_path))
+        files, store = tmp_path / "files", tmp_path / "again"
+        run("export", finished.store, "--format", "specforge", "--to", files)
+        given = ("import", files, "--from", "specforge", "--model", finished.settings.model, "--store", store)
+        planned = run(*given, "--dry-run")
         assert (planned["files"], planned["samples_to_store"]) == (10, len(GOOD))
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["files"]
-        done = self.as_json(run_aerie("import", "files", *given, cwd=tmp_path))
+        assert list(tmp_path.iterdir()) == [files]
+        done = run(*given)
         assert (done["written"], done["spec_digest"]) == (len(GOOD), planned["spec_digest"])
         assert done["tokens_digest"] == planned["tokens_digest"]
-        again = self.as_json(run_aerie("import", "files", *given, "--dry-run", cwd=tmp_path))
+        again = run(*given, "--dry-run")
         assert (again["samples_to_store"], again["samples_present"]) == (0, 10)
-
-    def as_json(self, done: subprocess.CompletedProcess[str]) -> Any:
-        assert done.returncode == 0, done.stderr
-        [line] = done.stdout.splitlines()
-        return json.loads(line)
