@@ -34,7 +34,7 @@ from tasks.trace import begin_trace
 # On a GPU: enough that what is left to write at the end is little beside it. The others run a part of the samples.
 TOKENS = {
     "llama-8b": 393_216,
-    "llama-1b": 1_048_576,
+    "llama-1b": 2_621_440,
     "deepseek-moe": 524_288,
     "llama-256": 4_194_304,
     SMOLLM2: 1_048_576,
