@@ -72,6 +72,23 @@ def test_runs_whose_owner_is_gone_become_crashed_and_others_do_not(server: Prefe
     assert server.ask("automations") == []
 
 
+def test_cancelling_a_job_of_several_machines_ends_what_they_do_for_it(server: PrefectServer, work: Path) -> None:
+    deploy(server, work)
+    with running_worker(server, "--limit", "2", log_name="nodes.log"):  # the job, and one part of it
+        [job] = server.ask("deployments", deployments={"name": {"any_": ["extract-on-nodes"]}})
+        asked = {"parameters": job["parameters"] | {"part_tokens": 20_000}, "state": {"type": "SCHEDULED"}}
+        run = post(server, f"deployments/{job['id']}/create_flow_run", **asked)["id"]
+        until(lambda: processes_of(server, "tasks.worker"))
+        parts = server.ask("flow_runs", flows={"name": {"any_": ["extract-part"]}})
+        assert len(parts) > 1
+        post(server, f"flow_runs/{run}/set_state", state={"type": "CANCELLING"})
+        until(lambda: server.run(run)["state_type"] == "CANCELLED")
+        for part in parts:
+            until(lambda part=part: server.run(part["id"])["state_type"] == "CANCELLED")
+        assert processes_of(server, "tasks.worker") == []
+        until(lambda: slots_taken(server) == 0)
+
+
 def deploy(server: PrefectServer, work: Path) -> None:
     flags = ["--model", "tiny-llama", "--data", "chats.jsonl", "--store", "store", "--devices", "cpu"]
     small = ["--unit-tokens", 8000, "--max-batch-tokens", 500]
