@@ -45,7 +45,7 @@ def main() -> None:
             for command in commands:
                 print(f"aerie {' '.join(command)}", flush=True)
                 raw = run_on_terminal(command, folder)
-            (images / f"{name}.svg").write_text(draw(commands[-1], raw.replace(str(folder), "/data")))
+            (images / f"{name}.svg").write_text(draw(commands[-1], rename(raw, folder)))
         [page, _] = sorted(folder.glob(f"{STORE}/runs/*/report.html"))
         photograph(page, folder, images / "report-page.png")
 
@@ -67,6 +67,12 @@ def run_on_terminal(command: tuple[str, ...], folder: Path) -> str:
     with Terminal(COLUMNS) as terminal:
         subprocess.run([AERIE, *command], cwd=folder, env=env, stdout=terminal.fd, stderr=terminal.fd, check=True)
     return terminal.raw
+
+
+def rename(raw: str, folder: Path) -> str:
+    """Call the folder /data, which says nothing of this machine, and leave what follows in its column."""
+    lost = " " * (len(str(folder)) - len("/data"))
+    return re.sub(rf"{re.escape(str(folder))}(\S*)", rf"/data\1{lost}", raw)
 
 
 def draw(command: tuple[str, ...], raw: str) -> str:
