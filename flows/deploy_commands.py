@@ -41,9 +41,10 @@ def undeploy(arguments: argparse.Namespace) -> int:
     from flows import work_pool  # noqa: PLC0415 - see above
 
     change = work_pool.undeploy if arguments.yes else work_pool.list_deployed
-    _print(change(list_deployments({})), as_json=arguments.json)
+    changes = change(list_deployments({}))
+    _print(changes, as_json=arguments.json)
     if not arguments.yes and not arguments.json:
-        print("nothing was changed; --yes removes it")
+        print("nothing was changed; --yes removes it" if changes else "nothing of aerie deploy is there")
     return 0
 
 
