@@ -41,6 +41,7 @@ LONGEST_FILES = (
     "storage/test_adapters.py",
     "examples/test_train_eagle3.py",
     "examples/test_speculation.py",
+    "examples/test_scripts.py",
     "flows/test_object_storage.py",
     "test_pages.py",
     "test_readme.py",

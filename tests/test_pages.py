@@ -9,7 +9,6 @@ import io
 import re
 import shlex
 import shutil
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,11 +81,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(page: Page, place: Pat
         returncode, printed = run_here(command)
         assert returncode == command.returncode, f"{command.line}\n{printed}"
         assert_prints(printed, command.expected)
-    program = compile(page.python_program(), page.path, "exec")
-    try:
-        exec(program, {"__name__": "page"})  # noqa: S102 - our own page
-    except Exception:  # noqa: BLE001 - named by line of the page
-        pytest.fail(traceback.format_exc())
+    exec(compile(page.python_program(), ROOT / page.path, "exec"), {"__name__": "page"})  # noqa: S102 - our own page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.path for page in PAGES])
