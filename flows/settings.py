@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -93,6 +93,11 @@ class Settings(Checks, Resources, Computation):
     """
 
     model_config = SettingsConfigDict(title="Settings")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Any) -> None:
+            """Take what pydantic converts, such as text for paths: a checker would ask for what it becomes."""
 
     @classmethod
     def settings_customise_sources(

@@ -63,7 +63,9 @@ def train(path: Path, digest: str) -> None:
 
 def extract(model: Path, data: Path, store: Path) -> RunResult:
     """Run the flow: what it returns is known, though a decorator of Prefect's is around it."""
-    settings = Settings(model=model, data=(data,), store=store, devices="cpu")
+    settings = Settings(model=str(model), data=[data], store=store, devices="cpu")  # text and lists, as people write
+    assert_type(settings.model, Path)
+    assert_type(settings.data, tuple[Path, ...])
     result = assert_type(extract_hidden_states(settings), RunResult)
     assert_type(result.report, RunReport)
     assert_type(result.store, Store)
