@@ -183,7 +183,7 @@ fidelity() { # ARGUMENT...
 }
 
 run_tests() { # PROCESSES EXPRESSION: of the tests marked gpu, those of one parameter in one process
-  "$PYTHON" -m pytest tests/tasks/engine -m gpu -k "$2" --collect-only -q -p no:cacheprovider | grep :: |
+  "$PYTHON" -m pytest tests/tasks -m gpu -k "$2" --collect-only -q -p no:cacheprovider | grep :: |
     group_by_parameter | head -n "${GROUPS_AT_MOST:-1000}" | xargs -d '\n' -P "$1" -I{} bash -c 'run_group "$@"' _ {}
 }
 

@@ -39,12 +39,15 @@ def store(tmp_path: Path) -> Store:
 class Encoding:
     """A crew over memory that it shares; keeps what was committed and what went wrong."""
 
-    def __init__(self, store: Store, *, threads: int = 16, splits: bool = False, trace: Path | None = None) -> None:
+    def __init__(
+        self, store: Store, *, threads: int = 16, splits: bool = False, trace: Path | None = None, device: str = "cpu"
+    ) -> None:
         self.infos: list[ObjectInfo] = []
         self.errors: list[BaseException] = []
         self.changed = threading.Condition()
         self.trace = Trace(trace, "test")
-        self.landing = SharedLanding(1 << 20, "cpu")
+        self.device = device
+        self.landing = SharedLanding(1 << 20, device)
         self.splits = splits
         before = set(psutil.Process().children())
         self.crew = EncoderCrew(
@@ -60,7 +63,8 @@ class Encoding:
         self.processes = [child for child in psutil.Process().children() if child not in before]
 
     def submit(self, ids: npt.NDArray[np.int32], states: torch.Tensor) -> None:
-        landed = split_states(states, [len(states)])[0] if self.splits else states
+        computed = states.to(self.device)
+        landed = split_states(computed, [len(states)])[0] if self.splits else computed
         self.crew.submit(Sample(1, 0, ids), self.landing.land(landed))
 
     def wait(self, count: int) -> None:
@@ -90,8 +94,11 @@ def encoding(store: Store) -> Iterator[Callable[..., Encoding]]:
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_what_is_stored_is_what_landed(store: Store, encoding: Callable[..., Encoding], *, splits: bool) -> None:
-    made = encoding(splits=splits)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_is_stored_is_what_landed(
+    store: Store, encoding: Callable[..., Encoding], device: str, *, splits: bool
+) -> None:
+    made = encoding(splits=splits, device=device)
     samples = [make_sample(seed, num_tokens=1 + 60 * seed) for seed in range(8)]
     for _ in range(2):  # more than its memory holds at a time
         for ids, states in samples:
