@@ -26,9 +26,10 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="Part")
 
-    run_id: str = Field(title="Run")
-    tokens_digest: str = Field(title="Tokens digest")
-    spec_digest: str = Field(title="Spec digest")
+    # They become parts of paths, and come from the server.
+    run_id: str = Field(title="Run", pattern=r"^[0-9A-Za-z-]+/parts/[0-9]+(-[0-9]+)?$")
+    tokens_digest: str = Field(title="Tokens digest", pattern=r"^[0-9a-z]{1,64}$")
+    spec_digest: str = Field(title="Spec digest", pattern=r"^[0-9a-z]{1,64}$")
     first: int = Field(ge=0, title="First row")
     stop: int = Field(ge=1, title="Row after the last")
     is_again: bool = Field(default=False, title="Tried before")

@@ -24,8 +24,8 @@ class Reader(Protocol):
     def read(self, offset: int, num_bytes: int, out: memoryview | None = None) -> memoryview:
         """Return bytes from `offset` on, fewer where the file ends before; in `out` if that is given and of use."""
 
-    def read_tail(self, num_bytes: int) -> memoryview:
-        """Return the last bytes; fewer where the file is shorter."""
+    def read_tail(self, num_bytes: int) -> tuple[memoryview, int]:
+        """Return the last bytes, fewer where the file is shorter; and the bytes of the whole file."""
 
     def spool(self, offset: int, num_bytes: int) -> tuple[int, int]:
         """Return a local file's descriptor, open until the reader is closed, and where a range of bytes is in it."""
@@ -152,11 +152,16 @@ class Backend(Protocol[P]):
     def num_bytes(self, place: P) -> int:
         """Return the sum of the sizes of all files below a folder, or that of a file; what is missing has none."""
 
-    def read_bytes(self, path: P) -> bytes:
+    def read_bytes(self, path: P, most: int | None = None) -> bytes:
         """Read a file.
+
+        Args:
+            path: the file.
+            most: bytes that it may have; one with more is not read.
 
         Raises:
             FileNotFoundError: there is none.
+            CorruptObjectError: it has more bytes than it may have.
         """
 
     def each(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -14,6 +14,7 @@ from obstore.store import S3Store
 from storage.bucket_errors import OutOfRangeError, endpoint_url, explain
 from storage.errors import StoreUnreachableError
 from storage.paths import ObjectPath
+from storage.staged_files import require_size
 
 T = TypeVar("T")
 
@@ -59,13 +60,20 @@ class Bucket:
         self._first, self._patient = _client(name, FIRST_RETRIES), _client(name, RETRIES)
         self._has_answered = False
 
-    def get(self, key: str) -> memoryview:
-        """Return an object's bytes.
+    def get(self, key: str, most: int | None = None) -> memoryview:
+        """Return an object's bytes, if it has no more than `most`.
 
         Raises:
             FileNotFoundError: there is none.
+            CorruptObjectError: it has more.
         """
-        return self._ask(key, lambda store: memoryview(obstore.get(store, key).bytes()))
+
+        def read(store: S3Store) -> memoryview:
+            found = obstore.get(store, key)
+            require_size(ObjectPath(self.name, key), found.meta["size"], most)
+            return memoryview(found.bytes())
+
+        return self._ask(key, read)
 
     def get_range(self, key: str, start: int, stop: int) -> memoryview:
         """Return bytes of an object, fewer where it ends before.
@@ -80,17 +88,22 @@ class Bucket:
         except OutOfRangeError:
             return memoryview(b"")
 
-    def get_tail(self, key: str, num_bytes: int) -> memoryview:
-        """Return the last bytes of an object, fewer where it is shorter.
+    def get_tail(self, key: str, num_bytes: int) -> tuple[memoryview, int]:
+        """Return the last bytes of an object, fewer where it is shorter, and the bytes of all of it.
 
         Raises:
             FileNotFoundError: there is none.
         """
         options: Any = {"range": {"suffix": num_bytes}}
+
+        def read(store: S3Store) -> tuple[memoryview, int]:
+            found = obstore.get(store, key, options=options)
+            return memoryview(found.bytes()), found.meta["size"]
+
         try:
-            return self._ask(key, lambda store: memoryview(obstore.get(store, key, options=options).bytes()))
+            return self._ask(key, read)
         except OutOfRangeError:  # said of an empty object
-            return memoryview(b"")
+            return memoryview(b""), 0
 
     def info(self, key: str) -> ObjectInfo | None:
         """Return what is known of an object; None if there is none."""

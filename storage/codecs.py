@@ -154,6 +154,11 @@ def _check_header(stream: Buffer, expected_bytes: int, what: str) -> None:
         )
 
 
+def most_encoded_bytes(width: int, itemsize: int) -> int:
+    """Return how many bytes an encoded inner chunk has at most, whatever encodes it: its blocks have lengths."""
+    return 2 * TOKENS_PER_CHUNK * width * itemsize + 4096
+
+
 def chunk_count(num_tokens: int) -> int:
     """Return how many inner chunks cover `num_tokens` rows of one layer."""
     return -(-num_tokens // TOKENS_PER_CHUNK)

@@ -1,6 +1,7 @@
 """Plain arrays that grow along their first axis: written and read chunk by chunk, with a crc32c on each chunk."""
 
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.arrays import column_document, encode_document
-from storage.codecs import add_checksum, strip_checksum
+from storage.codecs import CHECKSUM_BYTES, add_checksum, strip_checksum
 from storage.errors import CorruptObjectError
 from storage.files import read_bytes, read_document, write_file
+from storage.limits import MAX_ROWS, is_number
 from storage.paths import StorePath
 
 DOCUMENT = "zarr.json"
@@ -107,15 +109,16 @@ class Column:
             raise CorruptObjectError(
                 f"{path} describes no array of this format; use aerie validate --repair"
             ) from error
-        if document != expected or chunk_rows < 1:
-            raise CorruptObjectError(f"{path} describes another array than {expected}; use aerie validate --repair")
-        return int(num_rows), int(chunk_rows)
+        if document != expected or not (is_number(num_rows, MAX_ROWS) and is_number(chunk_rows, MAX_ROWS, 1)):
+            raise CorruptObjectError(f"{path} describes another array than is expected; use aerie validate --repair")
+        return num_rows, chunk_rows
 
     def _read_chunk(self, chunk: int) -> npt.NDArray[Any]:
         path = self._path / chunk_key(chunk, 1 + len(self._row_shape))
-        body = strip_checksum(read_bytes(path), str(path))
         shape = (self._chunk_rows, *self._row_shape)
-        if len(body) != np.prod(shape, dtype=int) * self._dtype.itemsize:
+        expected = prod(shape) * self._dtype.itemsize
+        body = strip_checksum(read_bytes(path, expected + CHECKSUM_BYTES), str(path))
+        if len(body) != expected:
             raise CorruptObjectError(
                 f"{path} has {len(body)} bytes for a chunk of {shape}; use aerie validate --repair"
             )

@@ -1,7 +1,7 @@
 """Draft vocabularies: which target tokens a drafter can say, addressed by the tokens and the tokenizer they are of."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from storage.digests import canonical_json, sha256_hex
 from storage.errors import CorruptObjectError, SpecError
 from storage.files import backend_of, commit, find_group, has_group, missing_is_torn, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, digest_in
+from storage.limits import MAX_ROWS, is_number
 from storage.paths import StorePath
 
 P = TypeVar("P", bound=StorePath)
@@ -40,10 +41,12 @@ class DraftVocabularySpec:
     draft_size: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.draft_size <= self.target_size:
-            raise SpecError(
-                f"a draft vocabulary of {self.draft_size} for {self.target_size} ids; give 1 to {self.target_size}"
-            )
+        digests = (self.tokens_digest, self.tokenizer)
+        is_named = all(isinstance(digest, str) and digest for digest in digests)
+        is_sized = is_number(self.target_size, MAX_ROWS, 1) and is_number(self.draft_size, self.target_size, 1)
+        if not is_named or not is_sized:
+            sizes = f"{self.draft_size!r:.40} for {self.target_size!r:.40} ids"
+            raise SpecError(f"a draft vocabulary of {sizes}; give 1 to {self.target_size!r:.40}")
 
     def digest(self) -> str:
         """Return sha256 of the canonical JSON of all fields."""
@@ -106,8 +109,13 @@ def open_draft_vocabulary(store: StorePath, spec: DraftVocabularySpec) -> DraftV
         if not isinstance(attributes, dict) or attributes.get("spec") != asdict(spec):
             raise CorruptObjectError(f"{folder} is of another spec; remove it and make it again")
         d2t, t2d = Column(folder / "d2t", "<i8")[:], Column(folder / "t2d", "u1")[:]
-    vocabulary = DraftVocabulary(d2t, t2d.astype(bool), float(attributes["coverage"]))
-    if len(d2t) != spec.draft_size or not np.array_equal(np.flatnonzero(t2d), vocabulary.target_ids):
+    coverage = attributes.get("coverage")
+    if not isinstance(coverage, int | float) or not 0 <= coverage <= 1:
+        raise CorruptObjectError(f"{folder} says coverage {coverage!r:.40}; remove it and make it again")
+    vocabulary = DraftVocabulary(d2t, t2d.astype(bool), float(coverage))
+    if (len(d2t), len(t2d)) != (spec.draft_size, spec.target_size) or not np.array_equal(
+        np.flatnonzero(t2d), vocabulary.target_ids
+    ):
         raise CorruptObjectError(f"{folder}: d2t and t2d do not fit each other; remove it and make it again")
     return vocabulary
 
@@ -129,7 +137,9 @@ def read_draft_vocabularies(store: StorePath, tokens_digest: str) -> Iterator[Dr
 def _read_spec(store: StorePath, digest: str) -> DraftVocabularySpec:
     place = draft_vocabulary_folder(store, digest)
     with missing_is_torn(f"draft vocabulary {place.name}"):
-        spec: Any = read_document(find_group(place) / DOCUMENT).get("attributes", {}).get("spec")
-    if not isinstance(spec, dict) or set(spec) != {field.name for field in fields(DraftVocabularySpec)}:
-        raise CorruptObjectError(f"{place} does not say what it is of; remove it and make it again")
-    return DraftVocabularySpec(**spec)
+        attributes: Any = read_document(find_group(place) / DOCUMENT).get("attributes")
+    spec = attributes.get("spec") if isinstance(attributes, dict) else None
+    try:
+        return DraftVocabularySpec(**spec)  # type: ignore[arg-type] # which a TypeError says
+    except (TypeError, SpecError) as error:
+        raise CorruptObjectError(f"{place} does not say what it is of; remove it and make it again") from error

@@ -11,6 +11,7 @@ StorageError
 |-- SpecError              spec
 |-- SampleNotFoundError    sample_not_found   (also a KeyError)
 |-- SampleShapeError       sample_shape
+|-- StatesTooLargeError    states_too_large
 |-- ResumeError            resume
 `-- CorruptObjectError     corrupt_object     reason: metadata
     |-- TornObjectError                       reason: torn
@@ -85,6 +86,12 @@ class SampleShapeError(StorageError):
     """The arrays handed in do not fit each other or the spec."""
 
     kind: ClassVar[str] = "sample_shape"
+
+
+class StatesTooLargeError(StorageError):
+    """There is no memory for the states that were asked for."""
+
+    kind: ClassVar[str] = "states_too_large"
 
 
 class ResumeError(StorageError):

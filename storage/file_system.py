@@ -19,6 +19,7 @@ from storage.staged_files import (
     clear_errors,
     make_folder,
     make_unsynced,
+    require_size,
     sync_folder,
     sync_tree,
     write_synced,
@@ -192,9 +193,11 @@ class FileSystem:
             total += sum(_file_bytes(Path(parent, name)) for name in names)
         return total
 
-    def read_bytes(self, path: Path) -> bytes:
+    def read_bytes(self, path: Path, most: int | None = None) -> bytes:
         """Read a file."""
-        return path.read_bytes()
+        with path.open("rb", buffering=0) as file:
+            require_size(path, os.fstat(file.fileno()).st_size, most)
+            return file.readall()
 
     def each(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Call it for one after the other."""

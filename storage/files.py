@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from storage.backends import Backend
 from storage.errors import CorruptObjectError, TornObjectError
 from storage.file_system import STAGING, FileSystem, host_name
+from storage.limits import MAX_DOCUMENT_BYTES
 from storage.paths import ObjectPath, StorePath
 from storage.staged_files import clear_errors, create_file, write_file
 
@@ -123,9 +124,9 @@ def default_threads(path: StorePath) -> int:
     return max(len(os.sched_getaffinity(0)), backend_of(path).min_threads)
 
 
-def read_bytes(path: StorePath) -> bytes:
+def read_bytes(path: StorePath, most: int | None = None) -> bytes:
     """As `Backend.read_bytes`."""
-    return backend_of(path).read_bytes(path)
+    return backend_of(path).read_bytes(path, most)
 
 
 @contextmanager
@@ -145,8 +146,8 @@ def read_document(path: StorePath) -> dict[str, Any]:
         CorruptObjectError: the file holds something else.
     """
     try:
-        document = json.loads(read_bytes(path))
-    except ValueError as error:
+        document = json.loads(read_bytes(path, MAX_DOCUMENT_BYTES))
+    except (ValueError, RecursionError) as error:  # too deep a nesting
         raise CorruptObjectError(f"{path} is not JSON: {error}; use aerie validate --repair") from error
     if not isinstance(document, dict):
         raise CorruptObjectError(f"{path} holds {type(document).__name__}, not an object; use aerie validate --repair")

@@ -20,10 +20,10 @@ class LocalReader:
             return memoryview(os.pread(self._descriptor, num_bytes, offset))
         return out[: os.preadv(self._descriptor, [out], offset)]
 
-    def read_tail(self, num_bytes: int) -> memoryview:
-        """Return the last bytes; fewer where the file is shorter."""
+    def read_tail(self, num_bytes: int) -> tuple[memoryview, int]:
+        """Return the last bytes, fewer where the file is shorter; and the bytes of the whole file."""
         size = os.fstat(self._descriptor).st_size
-        return self.read(max(0, size - num_bytes), min(size, num_bytes))
+        return self.read(max(0, size - num_bytes), min(size, num_bytes)), size
 
     def spool(self, offset: int, num_bytes: int) -> tuple[int, int]:  # noqa: ARG002 - the protocol's
         """Return the file itself."""

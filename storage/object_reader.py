@@ -28,8 +28,8 @@ class ObjectReader:
         """Return bytes from `offset` on, fewer where the object ends before; in the client's memory, not in `out`."""
         return self._bucket.get_range(self._key, offset, offset + num_bytes)
 
-    def read_tail(self, num_bytes: int) -> memoryview:
-        """Return the last bytes; fewer where the object is shorter."""
+    def read_tail(self, num_bytes: int) -> tuple[memoryview, int]:
+        """Return the last bytes, fewer where the object is shorter; and the bytes of all of it."""
         return self._bucket.get_tail(self._key, num_bytes)
 
     def spool(self, offset: int, num_bytes: int) -> tuple[int, int]:

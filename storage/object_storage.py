@@ -224,9 +224,9 @@ class ObjectStorage:
         info = bucket.info(place.key)
         return info.size if info else sum(found.size for page in bucket.pages(place.key) for found in page)
 
-    def read_bytes(self, path: ObjectPath) -> bytes:
+    def read_bytes(self, path: ObjectPath, most: int | None = None) -> bytes:
         """Get an object."""
-        return bytes(bucket_of(path.bucket).get(path.key))
+        return bytes(bucket_of(path.bucket).get(path.key, most))
 
     def each(self, read: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Call it on threads of their own, not far ahead: those of requests must not wait for each other."""

@@ -25,6 +25,7 @@ from storage.digests import sample_hash
 from storage.errors import CorruptObjectError, SampleShapeError
 from storage.files import commit, find_group, folder_bytes, has_group, read_document, staging, write_file
 from storage.layout import FORMAT_VERSION, check_version, object_path
+from storage.limits import MAX_CHECKSUM, MAX_TOKENS, is_number
 from storage.paths import StorePath
 from storage.planes import split_planes
 from storage.rounding import round_states
@@ -136,8 +137,10 @@ class ObjectWriter:
     def _check_shape(
         self, input_ids: npt.NDArray[np.int32], hidden_states: npt.NDArray[Any], expected: tuple[int, ...]
     ) -> None:
-        if input_ids.ndim != 1 or not len(input_ids):
-            raise SampleShapeError(f"input_ids have shape {input_ids.shape}; give [num_tokens] with at least one token")
+        if input_ids.ndim != 1 or not 1 <= len(input_ids) <= MAX_TOKENS:
+            raise SampleShapeError(
+                f"input_ids have shape {input_ids.shape}; give [num_tokens] with 1 to {MAX_TOKENS} tokens"
+            )
         if hidden_states.shape != expected:
             raise SampleShapeError(
                 f"hidden_states have shape {hidden_states.shape}; {expected} was expected from ids and spec"
@@ -207,9 +210,10 @@ def open_loose(place: StorePath, spec: StateSpec) -> StoredRows:
     attributes = read_document(folder / DOCUMENT).get("attributes")
     known = attributes if isinstance(attributes, dict) else {}
     num_tokens, checksum = known.get("num_tokens"), known.get("checksum")
-    if not isinstance(num_tokens, int) or num_tokens < 1 or not isinstance(checksum, int) or checksum < 0:
+    if not is_number(num_tokens, MAX_TOKENS, 1) or not is_number(checksum, MAX_CHECKSUM):
+        said = f"num_tokens {num_tokens!r:.40}, checksum {checksum!r:.40}"
         raise CorruptObjectError(
-            f"{folder / DOCUMENT} says num_tokens {num_tokens!r}, checksum {checksum!r}; use aerie validate --repair"
+            f"{folder / DOCUMENT} says {said}; a sample has 1 to {MAX_TOKENS} tokens; use aerie validate --repair"
         )
     states = StateArray(folder / "hidden_states", spec, chunk_count(num_tokens) * TOKENS_PER_CHUNK)
     error = None if spec.is_exact else _read_error(known.get("rounding_error"), folder)

@@ -13,6 +13,7 @@ from storage.errors import CorruptObjectError
 from storage.files import read_document
 from storage.hashes import HASH_BYTES, Hashes, is_ascending, json_pieces, names_of
 from storage.layout import FORMAT_VERSION, digest_in
+from storage.limits import MAX_ROWS, MAX_TOKENS, is_number
 from storage.paths import StorePath
 from storage.samples import RoundingError, StoredRows
 from storage.specs import StateSpec
@@ -128,7 +129,7 @@ class Pack:
         attributes = documents[DOCUMENT].get("attributes")
         known = {"generation": 0} | (attributes if isinstance(attributes, dict) else {})
         numbers = [known.get(name) for name in ("num_rows", "shard_rows", "generation")]
-        num_rows, shard_rows, generation = (number if type(number) is int else -1 for number in numbers)
+        num_rows, shard_rows, generation = (number if is_number(number, MAX_ROWS) else -1 for number in numbers)
         expected = pack_documents(spec, digest_in(self.pack_id), len(self), num_rows, shard_rows, generation)
         self._require(documents == expected, "its zarr.json documents are not those of this format")
         self._require(shard_rows > 0 and shard_rows % TOKENS_PER_CHUNK == 0, f"shard_rows is {shard_rows}")
@@ -139,12 +140,14 @@ class Pack:
         lengths = {len(self), len(self.row_start), len(self.num_tokens), len(self.checksum)}
         lengths |= set() if self.rounding_error is None else {len(self.rounding_error)}
         self._require(len(lengths) == 1, "its index arrays differ in length")
-        self._require(is_ascending(self.hashes), "its sample hashes do not ascend")
+        self._require(len(self) > 0 and is_ascending(self.hashes), "its sample hashes do not ascend")
+        is_long = (self.num_tokens < 1) | (self.num_tokens > MAX_TOKENS)
+        self._require(not is_long.any(), f"a sample has other than 1 to {MAX_TOKENS} tokens")
         pack_id = pack_id_of(spec.digest(), self.hashes, self.generation)
         self._require(pack_id == digest_in(self.pack_id), "its sample hashes do not make its name")
         padded = -(-self.num_tokens // TOKENS_PER_CHUNK) * TOKENS_PER_CHUNK
         ends = np.cumsum(padded)
-        is_tight = np.array_equal(self.row_start, ends - padded) and bool((self.num_tokens > 0).all())
+        is_tight = np.array_equal(self.row_start, ends - padded)
         self._require(is_tight and ends[-1] == self.num_rows, "its samples do not tile its rows")
 
     def _require(self, fits: bool, fault: str) -> None:

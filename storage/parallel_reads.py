@@ -6,14 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
 from storage.errors import SampleShapeError
 from storage.files import default_threads
 from storage.samples import Sample
-from storage.scratch import Scratch
+from storage.scratch import Scratch, allocate
 from storage.specs import LayerId, StateSpec
 
 # A longer sample is shared among threads.
@@ -66,7 +65,7 @@ def read_samples(
     ranges = [sample.row_range(rows) for sample in samples]
     ends = list(accumulate((len(wanted) for wanted in ranges), initial=0))
     shape = (len(slots), ends[-1], spec.hidden_size)
-    block = np.empty(shape, spec.dtype.bits) if out is None else _fitting(out, shape, spec)
+    block = allocate(shape, spec.dtype.bits) if out is None else _fitting(out, shape, spec)
     places = [block[:, start:stop] for start, stop in pairwise(ends)]
     parts = [
         _Part(sample, wanted.start + first, place[:, first : first + PART_ROWS])

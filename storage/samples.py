@@ -12,7 +12,7 @@ from storage.columns import Column
 from storage.errors import SpecError
 from storage.files import missing_is_torn
 from storage.float8 import split
-from storage.scratch import Scratch
+from storage.scratch import Scratch, allocate
 from storage.specs import LayerId, StateSpec
 from storage.state_arrays import EncodedChunk, StateArray
 from storage.storage_dtypes import FLOAT8
@@ -82,14 +82,17 @@ class StoredRows:
     def hidden_states(self, slots: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
         """Return rows start..stop of the layers at `slots`, as bits of the states."""
         spec = self.states.spec
-        return self._read(slots, start, np.empty((len(slots), stop - start, spec.hidden_size), spec.dtype.bits))
+        return self._read(slots, start, (stop - start, spec.hidden_size), spec.dtype.bits)
 
     def as_stored(self, slots: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
         """Return the same rows as they are on disk: [rows, len(slots), stored_width]."""
         spec = self.states.spec
-        return self._read(slots, start, np.empty((len(slots), stop - start, spec.stored_width), spec.stored_dtype))
+        return self._read(slots, start, (stop - start, spec.stored_width), spec.stored_dtype)
 
-    def _read(self, slots: Sequence[int], start: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _read(self, slots: Sequence[int], start: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        if shape[0]:
+            self.states.require(self.chunks[start // TOKENS_PER_CHUNK : chunk_count(start + shape[0])])
+        out = allocate((len(slots), *shape), dtype)
         self.read_into(out, slots, start, Scratch())
         return out.transpose(1, 0, 2)
 

@@ -1,12 +1,30 @@
 """Memory that reads use again and again."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import TOKENS_PER_CHUNK
+from storage.errors import StatesTooLargeError
 from storage.specs import StateSpec
+
+
+def allocate(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return fresh memory for states.
+
+    Raises:
+        StatesTooLargeError: there is not so much.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:  # more than there is, or than numpy can count
+        num_bytes = prod(shape) * np.dtype(dtype).itemsize
+        raise StatesTooLargeError(
+            f"states {list(shape)} take {num_bytes:,} bytes, more than there is memory for; read fewer samples, layers "
+            "or rows at a time"
+        ) from error
 
 
 class Scratch:
@@ -26,5 +44,5 @@ class Scratch:
         """Return memory for a decoded inner chunk, [TOKENS_PER_CHUNK, stored_width]; it is overwritten by the next."""
         shape = (TOKENS_PER_CHUNK, spec.stored_width)
         if (self._chunk.shape, self._chunk.dtype) != (shape, spec.stored_dtype):
-            self._chunk = np.empty(shape, spec.stored_dtype)
+            self._chunk = allocate(shape, spec.stored_dtype)
         return self._chunk

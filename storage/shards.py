@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.codecs import CHECKSUM_BYTES, add_checksum, strip_checksum
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, TornObjectError
 
 # https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed: an empty chunk has both numbers 2^64 - 1.
 MISSING = np.uint64(2**64 - 1)
@@ -43,6 +43,27 @@ class ShardIndex:
         entries = np.full((num_chunks, 2), MISSING, "<u8")
         entries[: len(self)] = np.array(self._entries, "<u8").reshape(-1, 2)
         return add_checksum(entries.tobytes())
+
+
+def check_index(index: npt.NDArray[Any], num_bytes: int, most: int, what: str) -> None:
+    """Refuse an index whose inner chunks lie outside the bytes before it, share bytes, or are larger than any can be.
+
+    A few bytes that many entries name would otherwise be decoded again and again.
+
+    Args:
+        index: uint64[..., 2], as of `decode_index`.
+        num_bytes: of the shard before its index.
+        most: bytes that an encoded inner chunk may have.
+        what: names the index in errors.
+
+    Raises:
+        TornObjectError: it says such things.
+    """
+    offsets, sizes = index.reshape(-1, 2)[index.reshape(-1, 2)[:, 0] != MISSING].T
+    fits = (offsets <= num_bytes) & (sizes <= np.uint64(num_bytes) - np.minimum(offsets, np.uint64(num_bytes)))
+    fits &= (sizes > CHECKSUM_BYTES) & (sizes <= most)
+    if not fits.all() or int(sizes.sum()) > num_bytes:
+        raise TornObjectError(f"{what} names bytes that its shard has not; use aerie validate --repair")
 
 
 def decode_index(encoded: bytes | memoryview, num_chunks: int, what: str) -> npt.NDArray[Any]:

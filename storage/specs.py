@@ -11,10 +11,13 @@ import numpy.typing as npt
 
 from storage.digests import canonical_json, sha256_hex
 from storage.errors import SpecError
+from storage.limits import MAX_HIDDEN_SIZE, MAX_LAYERS, is_number
 from storage.storage_dtypes import STORAGE_DTYPES, StorageDtype
 
 LayerId = int | Literal["final"]
 Scalar = str | int | float | bool
+# Characters of a bad value that an error shows.
+_SHOWN = 500
 
 
 def _is_text(value: object) -> bool:
@@ -27,7 +30,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 def _require(fits: bool, name: str, value: object, rule: str) -> None:
     if not fits:
-        raise SpecError(f"spec field {name} is {value!r}; it must be {rule}")
+        raise SpecError(f"spec field {name} is {repr(value)[:_SHOWN]}; it must be {rule}")
 
 
 def _require_canonical_layers(layers: tuple[LayerId, ...], num_layers: int) -> None:
@@ -78,10 +81,13 @@ class StateSpec:
     def __post_init__(self) -> None:
         for name in ("model_fingerprint", "architecture", "compute_dtype", "engine", "engine_version"):
             _require(_is_text(getattr(self, name)), name, getattr(self, name), "a non-empty string")
-        for name in ("num_layers", "hidden_size"):
-            _require(_is_count(getattr(self, name)), name, getattr(self, name), "an integer of at least 1")
+        for name, most in (("num_layers", MAX_LAYERS), ("hidden_size", MAX_HIDDEN_SIZE)):
+            _require(is_number(getattr(self, name), most, 1), name, getattr(self, name), f"an integer in 1..{most}")
         _require(
-            self.storage_dtype in STORAGE_DTYPES, "storage_dtype", self.storage_dtype, f"one of {list(STORAGE_DTYPES)}"
+            _is_text(self.storage_dtype) and self.storage_dtype in STORAGE_DTYPES,
+            "storage_dtype",
+            self.storage_dtype,
+            f"one of {list(STORAGE_DTYPES)}",
         )
         _require(
             self.quantization is None or _is_text(self.quantization), "quantization", self.quantization, "text or None"
@@ -179,7 +185,9 @@ class StateSpec:
 
 
 def _require_scalars(name: str, values: Mapping[str, Any]) -> None:
-    fits = all(isinstance(k, str) and isinstance(v, Scalar | None) for k, v in values.items())
+    fits = isinstance(values, Mapping) and all(
+        isinstance(k, str) and isinstance(v, Scalar | None) for k, v in values.items()
+    )
     _require(fits, name, values, "a mapping of strings to scalars")
     canonical_json(dict(values))
 
@@ -219,7 +227,14 @@ class TokensSpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TokensSpec":
-        """Read what `to_json` returned."""
+        """Read what `to_json` returned.
+
+        Raises:
+            SpecError: a key is unknown or missing, or a value is not valid.
+        """
+        is_whole = isinstance(document, Mapping) and set(document) == {f.name for f in fields(cls)}
+        _require(is_whole, "names", document, "exactly those of TokensSpec")
+        _require(isinstance(document["data"], list), "data", document["data"], "a list")
         return cls(**{**document, "data": tuple(document["data"])})
 
     def digest(self) -> str:

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from storage.errors import StoreFullError, StoreReadOnlyError
+from storage.errors import CorruptObjectError, StoreFullError, StoreReadOnlyError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -59,6 +59,18 @@ def write_file(folder: Path, name: str, parts: Iterable[bytes | memoryview]) -> 
     """Create the file `name` below a staged folder with the bytes of `parts`; give their number. To commit syncs it."""
     with create_file(folder, name) as file:
         return sum(file.write(part) for part in parts)
+
+
+def require_size(path: object, num_bytes: int, most: int | None) -> None:
+    """Refuse a file that has more bytes than it may have, before it is read.
+
+    Raises:
+        CorruptObjectError: it has.
+    """
+    if most is not None and num_bytes > most:
+        raise CorruptObjectError(
+            f"{path} has {num_bytes} bytes, at most {most} were expected; use aerie validate --repair"
+        )
 
 
 def write_synced(path: Path, data: bytes) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.backends import Reader
-from storage.codecs import TOKENS_PER_CHUNK
+from storage.codecs import TOKENS_PER_CHUNK, most_encoded_bytes
 from storage.columns import chunk_key
 from storage.errors import TornObjectError
 from storage.files import backend_of
 from storage.paths import StorePath
 from storage.scratch import Scratch
-from storage.shards import MISSING, decode_index, index_size
+from storage.shards import MISSING, check_index, decode_index, index_size
 from storage.specs import StateSpec
 
 
@@ -64,6 +64,19 @@ class StateArray:
         self._chunks_per_shard = shard_rows // TOKENS_PER_CHUNK
         self._indexes: dict[int, npt.NDArray[Any]] = {}
 
+    def require(self, chunks: range) -> None:
+        """See that the shards have all inner chunks of token-chunks, before memory is taken for what they decode to.
+
+        Raises:
+            FileNotFoundError: a shard is missing.
+            CorruptObjectError: a chunk is missing, or the shard's index is damaged.
+        """
+        for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
+            first = shard * self._chunks_per_shard
+            here = slice(max(chunks.start - first, 0), chunks.stop - first)
+            with closing(self._open(self.shard_path(shard))) as reader:
+                self._require_present(self._index(shard, reader)[here], shard)
+
     def read(self, chunks: range, slots: Sequence[int], scratch: Scratch | None = None) -> Iterator[EncodedChunk]:
         """Read inner chunks in C order.
 
@@ -99,11 +112,14 @@ class StateArray:
             here = slice(max(chunks.start - first, 0), chunks.stop - first)
             with closing(self._open(self.shard_path(shard))) as reader:
                 offsets, sizes = self._index(shard, reader)[here].reshape(-1, 2).T
-                if (offsets == MISSING).any():
-                    raise TornObjectError(f"{self.shard_path(shard)} lacks an inner chunk; use aerie validate --repair")
+                self._require_present(offsets, shard)
                 cuts = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
                 for start, stop in pairwise([0, *cuts.tolist(), len(offsets)]):
                     yield Run(*reader.spool(int(offsets[start]), int(sizes[start:stop].sum())), sizes[start:stop])
+
+    def _require_present(self, offsets: npt.NDArray[Any], shard: int) -> None:
+        if (offsets == MISSING).any():
+            raise TornObjectError(f"{self.shard_path(shard)} lacks an inner chunk; use aerie validate --repair")
 
     def shard_path(self, shard: int) -> str:
         """Return the file of a shard."""
@@ -137,12 +153,14 @@ class StateArray:
             path = self.shard_path(shard)
             num_chunks = self._chunks_per_shard * self.spec.num_captured
             num_bytes = index_size(num_chunks)
-            data = reader.read_tail(num_bytes)
+            data, shard_bytes = reader.read_tail(num_bytes)
             if len(data) < num_bytes:
                 raise TornObjectError(
                     f"{path} is shorter than its index of {num_bytes} bytes; use aerie validate --repair"
                 )
             index = decode_index(data, num_chunks, f"index of {path}")
+            most = most_encoded_bytes(self.spec.stored_width, self.spec.stored_dtype.itemsize)
+            check_index(index, shard_bytes - num_bytes, most, f"index of {path}")
             self._indexes[shard] = index.reshape(self._chunks_per_shard, self.spec.num_captured, 2)
         return self._indexes[shard]
 

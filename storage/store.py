@@ -32,6 +32,7 @@ from storage.layout import (
     spec_path,
 )
 from storage.leftovers import sweep
+from storage.limits import MAX_DOCUMENT_BYTES
 from storage.parallel_reads import read_samples
 from storage.paths import StorePath, store_path
 from storage.samples import RoundingError, Sample, StoredRows
@@ -78,10 +79,17 @@ def add_spec(path: StorePath, spec: StateSpec) -> str:
     check_version(path)
     digest = spec.digest()
     file, text = spec_path(path, digest), canonical_json(spec.to_json())
-    if not exists(file) or read_bytes(file) != text:
+    if not _has(file, text):
         with clear_errors(path):
             replace_file(file, text)
     return digest
+
+
+def _has(file: StorePath, text: bytes) -> bool:
+    try:
+        return exists(file) and read_bytes(file, len(text)) == text
+    except CorruptObjectError:
+        return False
 
 
 def read_spec(path: StorePath, spec_digest: str) -> StateSpec:
@@ -94,7 +102,7 @@ def read_spec(path: StorePath, spec_digest: str) -> StateSpec:
     file = spec_path(path, spec_digest)
     if not exists(file):
         raise SpecError(f"{path} has no spec {spec_digest}; it has {spec_digests(path)}")
-    if sha256_hex(read_bytes(file)) != spec_digest:
+    if sha256_hex(read_bytes(file, MAX_DOCUMENT_BYTES)) != spec_digest:
         raise CorruptObjectError(f"{file} does not have the digest in its name; run the job that made it again")
     return StateSpec.from_json(read_document(file))
 

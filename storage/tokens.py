@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from storage.arrays import encode_document, group_document
 from storage.columns import DOCUMENT, Column, ColumnWriter
-from storage.digests import canonical_json, sample_hash, sha256_hex
-from storage.errors import ChecksumError, CorruptObjectError, SampleShapeError
+from storage.digests import sample_hash
+from storage.errors import ChecksumError, CorruptObjectError, SampleShapeError, SpecError
 from storage.files import commit, find_group, has_group, missing_is_torn, read_bytes, read_document, staging, write_file
 from storage.hashes import Hashes, names_of
 from storage.layout import FORMAT_VERSION, tokens_folder
+from storage.limits import MAX_ROWS, is_number
 from storage.paths import StorePath, store_path
 from storage.specs import TokensSpec
 
@@ -206,7 +207,8 @@ class Tokens:
             self.rows: npt.NDArray[np.int64] = self._columns["row"][:]
             self.truncated: npt.NDArray[np.uint8] = self._columns["truncated"][:]
         self.accounting: dict[str, Any] = self._attributes["accounting"]
-        self._check_counts()
+        if not self._adds_up():
+            raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")
 
     def __len__(self) -> int:
         return self._columns["row"].num_rows
@@ -279,9 +281,11 @@ class Tokens:
 
     def _decode_reject(self, line: bytes) -> dict[str, Any]:
         try:
-            document: dict[str, Any] = json.loads(line)
-        except ValueError as error:
+            document = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise CorruptObjectError(f"{self._folder / REJECTS} has a line that is not JSON; {self._cure()}") from error
+        if not isinstance(document, dict):
+            raise CorruptObjectError(f"{self._folder / REJECTS} has a line that is no object; {self._cure()}")
         return document
 
     def _read_attributes(self) -> dict[str, Any]:
@@ -290,7 +294,7 @@ class Tokens:
         names = {"format_version", "tokens_spec", "accounting", "rejects_sha256"}
         fits = isinstance(attributes, dict) and set(attributes) - {"columns"} == names
         fits = fits and attributes.get("columns", [WEIGHT]) == [WEIGHT] and document == group_document(attributes)
-        if not fits or sha256_hex(canonical_json(attributes["tokens_spec"])) != self.digest:
+        if not fits or not _is_spec_of(attributes["tokens_spec"], self.digest):
             raise CorruptObjectError(f"{self._folder / DOCUMENT} is not that of this tokens artifact; {self._cure()}")
         if attributes["format_version"] != FORMAT_VERSION:
             raise CorruptObjectError(
@@ -298,17 +302,39 @@ class Tokens:
             )
         return dict(attributes)
 
-    def _check_counts(self) -> None:
+    def _adds_up(self) -> bool:
+        counts = self.accounting
+        if not _is_accounting(counts) or not len(self.offsets):
+            return False
         kept = {len(self), len(self.offsets) - 1, self._columns["sample_hash"].num_rows, len(self.truncated)}
         of_tokens = ["loss_mask", *([WEIGHT] if self.is_weighted else [])]
         tokens = {self.num_tokens, int(self.offsets[-1]), *(self._columns[name].num_rows for name in of_tokens)}
-        is_ragged = self.offsets[0] == 0 and bool((np.diff(self.offsets) > 0).all())
-        counts = self.accounting
-        samples = len(self) + sum(counts.get("rejected", {}).values())
-        adds_up = counts.get("in", -1) + counts.get("split", 0) == samples
-        adds_up &= counts.get("truncated") == int(self.truncated.sum())
-        if len(kept) > 1 or len(tokens) > 1 or not is_ragged or not adds_up:
-            raise CorruptObjectError(f"{self._folder}: its counts do not add up; {self._cure()}")
+        # Compared, not subtracted: a difference may wrap.
+        is_ragged = self.offsets[0] == 0 and bool((self.offsets[1:] > self.offsets[:-1]).all())
+        samples = len(self) + sum(counts["rejected"].values())
+        is_whole = counts["in"] + counts.get("split", 0) == samples and counts["truncated"] == int(self.truncated.sum())
+        return len(kept) == len(tokens) == 1 and is_ragged and is_whole
 
     def _cure(self) -> str:
         return f"remove {self._folder} and run again"
+
+
+def _is_spec_of(document: Any, digest: str) -> bool:
+    try:
+        return TokensSpec.from_json(document).digest() == digest
+    except SpecError:
+        return False
+
+
+def _is_accounting(counts: Any) -> bool:
+    """Say whether an accounting has the counts that it must have, and as numbers."""
+    if not isinstance(counts, dict) or not {"in", "truncated"} <= set(counts) <= {
+        "in",
+        "rejected",
+        "truncated",
+        "split",
+    }:
+        return False
+    rejected = counts.get("rejected")
+    numbers = [number for name, number in counts.items() if name != "rejected"]
+    return isinstance(rejected, dict) and all(is_number(number, MAX_ROWS) for number in [*numbers, *rejected.values()])

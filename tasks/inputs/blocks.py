@@ -12,8 +12,8 @@ GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 # A frame may ask for a window of this size to be kept; `zstd --ultra --long=27` and below.
 _MAX_WINDOW_BYTES = 1 << 27
-# That are unpacked at a time: they may become a thousand times as many.
-_PACKED_BYTES = 8 << 10
+# That are unpacked at a time: of zeros, they become 33 MB.
+_PACKED_BYTES = 1 << 10
 
 
 class BrokenStreamError(Exception):
@@ -31,8 +31,27 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, int]]:
         start = file.read(len(ZSTD))
         file.seek(0)
         unpack = _gzip_blocks if start.startswith(GZIP) else _zstd_blocks if start == ZSTD else _plain_blocks
-        for block in unpack(file):
+        for block in _joined(unpack(file)):
             yield block, file.tell()
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Put pieces together to blocks: a line is added to for each of them, and they may be of a byte each."""
+    block: list[bytes] = []
+    size = 0
+    try:
+        for piece in pieces:
+            block.append(piece)
+            size += len(piece)
+            if size >= BLOCK_BYTES:
+                yield b"".join(block)
+                block, size = [], 0
+    except BrokenStreamError:
+        if block:
+            yield b"".join(block)
+        raise
+    if block:
+        yield b"".join(block)
 
 
 def _plain_blocks(file: BinaryIO) -> Iterator[bytes]:

@@ -1,13 +1,14 @@
 """Which files `data` names: files, globs, folders of files, and folders that `datasets` saved."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from glob import has_magic, iglob
 from pathlib import Path
+from typing import Any
 
 from storage.layout import HEADER
 from tasks.errors import DataError, DataNotFoundError
+from tasks.inputs.json_rows import parse_text
 
 # What is taken from a folder.
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
@@ -50,7 +51,7 @@ def _find(path: Path) -> list[Path]:
 
 def _find_in_folder(folder: Path) -> list[Path]:
     if (folder / _SPLITS).is_file():
-        splits = ", ".join(json.loads((folder / _SPLITS).read_bytes())["splits"])
+        splits = ", ".join(map(str, _read_json(folder / _SPLITS, "splits")))
         raise DataError(f"{folder} holds several splits ({splits}); name the folder of one, as {folder}/train")
     if _is_saved(folder):
         return _find_saved(folder)
@@ -66,18 +67,29 @@ def _is_saved(path: Path) -> bool:
 
 def _find_saved(folder: Path) -> list[Path]:
     """List the files of a dataset that `save_to_disk` of `datasets` wrote, in their order."""
-    try:
-        state = json.loads((folder / _STATE).read_bytes())
-        names = [entry["filename"] for entry in state["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder / _STATE} is not that of a saved dataset ({error}); save the dataset again"
-        ) from error
-    if state.get("_indices_data_files"):
+    if _read_json(folder / _STATE, "_indices_data_files", []):
         raise DataError(
             f"{folder} has rows chosen by index; save it with flatten_indices() of this or a later datasets"
         )
-    return [folder / name for name in names]
+    names = [entry.get("filename") for entry in _read_json(folder / _STATE, "_data_files") if isinstance(entry, dict)]
+    # A folder of somebody else's must not name files elsewhere.
+    if wrong := [name for name in names if not isinstance(name, str) or Path(name).name != name or "\0" in name]:
+        raise DataError(f"{folder / _STATE} names {wrong[0]!r:.200}, no file of the folder; save the dataset again")
+    return [folder / str(name) for name in names]
+
+
+def _read_json(file: Path, key: str, default: list[Any] | None = None) -> list[Any]:
+    """Return the list that a file of `datasets` has under a key."""
+    try:
+        document = parse_text(file.read_text("utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file} is not that of a saved dataset ({error}); save the dataset again") from error
+    found = document.get(key) if isinstance(document, dict) else None
+    if found is None:
+        found = default
+    if not isinstance(found, list):
+        raise DataError(f"{file} is not that of a saved dataset (no list {key}); save the dataset again")
+    return found
 
 
 def _walk(folder: Path) -> Iterator[Path]:

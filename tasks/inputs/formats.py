@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from tasks.errors import DataError, DataNotFoundError, TruncatedDataError
-from tasks.inputs.base import MAX_ROW_BYTES, Reader
+from tasks.inputs.base import BLOCK_BYTES, MAX_ROW_BYTES, Reader
 from tasks.inputs.blocks import GZIP, ZSTD, BrokenStreamError, read_blocks
 from tasks.inputs.json_arrays import ArrayReader
 from tasks.inputs.json_rows import bare
@@ -83,8 +83,8 @@ def check_file(path: Path, format_: Format, *, keep_cut_off: bool) -> None:
             return
         last_line = _last_line(file) if format_ == "jsonl" else b""
     if not last_line.endswith(b"\n") and is_cut_off(last_line):
-        with path.open("rb") as file:
-            num_lines = sum(1 for _ in file)
+        with path.open("rb") as file:  # by blocks: one line may be the whole file
+            num_lines = 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
         raise TruncatedDataError(path, num_lines, path.stat().st_size)
 
 

@@ -33,11 +33,22 @@ def parse_json(content: bytes) -> Any:
     if content == TOO_BIG or len(content) > MAX_ROW_BYTES:
         raise RowRejectedError("too_big", f"the row has over {MAX_ROW_BYTES:,} bytes")
     try:
-        return json.loads(content.decode("utf-8"))
+        return parse_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RowRejectedError(
             "invalid_unicode", f"byte {error.start} of the row is {content[error.start]:#04x}"
         ) from error
-    # Beside JSONDecodeError: a number of too many digits, or too deep a nesting.
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RowRejectedError("invalid_json", str(error)) from error
+
+
+def parse_text(text: str) -> Any:
+    """Parse JSON of a data file, on its own or in a text of a row.
+
+    Raises:
+        ValueError: it is none, has a number of too many digits, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

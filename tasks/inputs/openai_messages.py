@@ -5,10 +5,10 @@ empty, other null fields are left out, arguments of tool calls are objects, and 
 unless the template takes parts. Tools have the fields of its protocol.py, in that order, given or not.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.inputs.json_rows import parse_text
 from tasks.rejections import RowRejectedError
 
 # Beside the content, what an assistant may have written.
@@ -104,7 +104,7 @@ def _normalize_call(index: int, call: Any) -> Any:
 def _parse_arguments(index: int, arguments: Any) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = parse_text(arguments)
         except ValueError as error:
             raise RowRejectedError(
                 "bad_message", f"message {index} has a tool call whose arguments are no JSON ({error})"

@@ -1,6 +1,5 @@
 """What a row says: the shapes of rows, which one a file has, and rows as chats, texts or tokens."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.chats import Chat, PlainText, Row, TokenRow
+from tasks.inputs.json_rows import parse_text
 from tasks.inputs.openai_messages import normalize_messages, normalize_tools
 from tasks.inputs.sharegpt import ROLE_NAMES, convert_turns
 from tasks.rejections import RowRejectedError
@@ -62,7 +62,7 @@ class ShapeRules:
         found = self.find(row, name)
         if isinstance(found, str) and found.lstrip().startswith("["):
             with suppress(ValueError):
-                found = json.loads(found)
+                found = parse_text(found)
         return found if isinstance(found, list) else []
 
 
@@ -159,7 +159,7 @@ def _read_tools(tools: Any) -> list[Any] | None:
     """Take tools as a list, or as the JSON text of one, which tables need for objects of several kinds."""
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools) if tools.strip() else None
+            tools = parse_text(tools) if tools.strip() else None
         except ValueError as error:
             raise RowRejectedError("bad_message", f"its tools are no JSON ({error})") from error
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):

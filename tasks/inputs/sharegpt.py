@@ -1,9 +1,9 @@
 """ShareGPT's turns, each with `from` and `value`, as OpenAI's messages."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.inputs.json_rows import parse_text
 from tasks.rejections import RowRejectedError
 
 FUNCTION_CALL = "function_call"
@@ -48,7 +48,7 @@ def _convert(index: int, turn: Any, role_names: Mapping[str, str]) -> dict[str, 
 
 def _parse_calls(index: int, value: Any) -> list[dict[str, Any]]:
     try:
-        calls = json.loads(value) if isinstance(value, str) else value
+        calls = parse_text(value) if isinstance(value, str) else value
         calls = calls if isinstance(calls, list) else [calls]
         return [{"type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}} for c in calls]
     except (ValueError, TypeError, KeyError) as error:

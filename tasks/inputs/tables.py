@@ -1,4 +1,8 @@
-"""Parquet and Arrow files: rows as they lie in columns."""
+"""Parquet and Arrow files: rows as they lie in columns.
+
+What a file of somebody else says of itself is not believed: batches are checked in full before a value is taken from
+them, and how much one row or one file may become is bounded.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
@@ -9,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import DataError, TruncatedDataError
-from tasks.inputs.base import BLOCK_BYTES, Chunk, Record
+from tasks.inputs.arrow_sizes import FILE_START, check_arrow, check_parquet, check_types, most_bytes
+from tasks.inputs.base import BLOCK_BYTES, MAX_ROW_BYTES, Chunk, Record
+from tasks.rejections import RowRejectedError
 
-_ARROW_FILE = b"ARROW1"
 _BATCH_ROWS = 256
+# What pyarrow says of damaged files: beside its own errors, of names that are no UTF-8 and of sizes that are none.
+_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, MemoryError, OverflowError, SystemError)
 
 
 class TableReader:
@@ -24,19 +31,20 @@ class TableReader:
         first = 1
         try:
             for batch in self._batches(path, columns):
+                batch.validate(full=True)
                 for part in _cut(batch):
                     yield Chunk(_serialize(part), first, size)
                     first += part.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
-            raise TruncatedDataError(path, first, size, " ".join(str(error).split()), "row") from error
+        except _ERRORS as error:
+            raise TruncatedDataError(path, first, size, _problem(error), "row") from error
 
     def records(self, chunk: Chunk) -> Iterator[Record]:
         """Give each row as JSON values. Fields that a row has not are null in a column; they are left out."""
         with pa.ipc.open_stream(chunk.payload) as stream:
             line = chunk.first
             for batch in stream:
-                for row in batch.to_pylist():
-                    yield Record(line, without_nulls(row))
+                for row in _rows(batch):
+                    yield Record(line, row)
                     line += 1
 
     def _batches(self, path: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
@@ -49,14 +57,16 @@ class ParquetReader(TableReader):
     def _batches(self, path: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
         try:
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK_BYTES)
-        except (pa.ArrowInvalid, OSError) as error:
+            wanted = choose_columns(file.schema_arrow.names, columns)
+        except _ERRORS as error:
             # The footer comes last: without it no row can be read.
-            problem = " ".join(str(error).split())
             raise DataError(
-                f"{path}: no Parquet file, or cut off at byte {path.stat().st_size} ({problem}); copy the file again"
+                f"{path}: no Parquet file, or cut off at byte {path.stat().st_size} ({_problem(error)}); copy the file "
+                "again"
             ) from error
         with file:
-            wanted = choose_columns(file.schema_arrow.names, columns)
+            check_parquet(path, file.metadata)
+            check_types(path, file.schema_arrow, wanted)
             yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted)
 
 
@@ -64,16 +74,14 @@ class ArrowReader(TableReader):
     """Reads Arrow files and Arrow streams, which `datasets` writes."""
 
     def _batches(self, path: Path, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
+        check_arrow(path)
         with pa.OSFile(str(path)) as file:
-            if file.read(len(_ARROW_FILE)) == _ARROW_FILE:
-                table = pa.ipc.open_file(file)
-                batches = (table.get_batch(index) for index in range(table.num_record_batches))
-            else:
-                file.seek(0)
-                table = pa.ipc.open_stream(file)
-                batches = iter(table)
+            # A file is a stream after its first bytes. By its footer it could name messages that nobody has looked at.
+            file.seek(len(FILE_START) if file.read(len(FILE_START)) == FILE_START else 0)
+            table = pa.ipc.open_stream(file)
             wanted = choose_columns(table.schema.names, columns)
-            for batch in batches:
+            check_types(path, table.schema, wanted)
+            for batch in table:
                 yield batch.select(wanted)
 
 
@@ -89,6 +97,29 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
+def _rows(batch: pa.RecordBatch) -> Iterator[Any]:
+    """Give each row of a batch as JSON values, or why it has none."""
+    if most_bytes(batch) <= MAX_ROW_BYTES:
+        try:
+            yield from [without_nulls(row) for row in batch.to_pylist()]
+        except (pa.ArrowException, ValueError, OverflowError):  # of one row; which, the rows alone tell
+            pass
+        else:
+            return
+    yield from (_row(batch.slice(index, 1)) for index in range(batch.num_rows))
+
+
+def _row(batch: pa.RecordBatch) -> Any:
+    if most_bytes(batch) > MAX_ROW_BYTES:
+        return RowRejectedError("too_big", f"the row has over {MAX_ROW_BYTES:,} bytes")
+    try:
+        return without_nulls(batch.to_pylist()[0])
+    except UnicodeDecodeError:
+        return RowRejectedError("invalid_unicode")
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # such as a date that Python has not
+        return RowRejectedError("invalid_json", _problem(error))
+
+
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Cut a batch into parts of about the size of a chunk."""
     count = max(1, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes))
@@ -102,3 +133,7 @@ def _serialize(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+def _problem(error: BaseException) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

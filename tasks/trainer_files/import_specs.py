@@ -102,4 +102,10 @@ def _named_in(path: Path) -> str:
         named = (file.metadata() or {}).get("layers")
     if named is None:
         raise ImportFilesError(f"{path} does not say which layers its states are of; give --layers")
-    return ",".join(map(str, json.loads(named)))
+    try:
+        layers = json.loads(named)
+    except (ValueError, RecursionError):
+        layers = None
+    if not isinstance(layers, list):
+        raise ImportFilesError(f"{path} names its layers as {named!r:.100}, no list; give --layers")
+    return ",".join(map(str, layers))

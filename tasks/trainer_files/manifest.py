@@ -15,12 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from storage.digests import is_digest
 from storage.files import replace_file
+from storage.limits import is_number
 from tasks.errors import ExportError
 
 HEADER = "aerie-export.json"
 ROWS = "aerie-export-rows.jsonl"
 STAGING = ".aerie-export"
+# Of a 64-bit integer: times of files are in nanoseconds.
+MAX_NUMBER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,8 @@ class Manifest:
     def _require_same(self, header: Mapping[str, Any]) -> None:
         for name, value in self._identity.items():
             if header.get(name) != value:
-                raise ExportError(
-                    f"{self._folder} has an export of another {name.replace('_', ' ')} ({header.get(name)}, this one "
-                    f"is of {value}); give another folder"
-                )
+                other = f"another {name.replace('_', ' ')} ({header.get(name)!r:.200}, this one is of {value})"
+                raise ExportError(f"{self._folder} has an export of {other}; give another folder")
 
     def _claim(self) -> None:
         try:
@@ -128,7 +130,7 @@ def _read_header(folder: Path) -> dict[str, Any] | None:
         header = json.loads((folder / HEADER).read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ExportError(f"{folder / HEADER} is not JSON; give another folder") from error
     return header if isinstance(header, dict) else {}
 
@@ -145,8 +147,18 @@ def _require_empty(folder: Path) -> None:
 def _read_entries(path: Path) -> Iterable[Entry]:
     with path.open("rb") as file:
         for line in file:
-            with suppress(ValueError, TypeError):  # a line that was being written when the process died
-                yield Entry(**json.loads(line))
+            # A line that was being written when the process died.
+            with suppress(ValueError, TypeError, RecursionError):
+                entry = Entry(**json.loads(line))
+                if _is_sound(entry):
+                    yield entry
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Say whether an entry has what `add` writes; the manifest of a folder that was given away may hold anything."""
+    numbers = (entry.kept, entry.row, entry.bytes, entry.crc32c, entry.mtime_ns)
+    is_named = isinstance(entry.file, str) and isinstance(entry.sample_hash, str) and is_digest(entry.sample_hash)
+    return is_named and all(is_number(number, MAX_NUMBER) for number in numbers)
 
 
 def _line(entry: Entry) -> bytes:

@@ -1,6 +1,6 @@
 """The table of files that can become a store: how the tokens and the states of one are read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ from torch import Tensor
 
 from tasks.errors import ImportFilesError
 from tasks.trainer_files.torch_files import GZIP, read_torch
+
+_STATE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_NUMBER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool, torch.float32)
+_MAX_ID = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,12 @@ def read_file(source: Source, path: Path, hidden_size: int) -> SourceFile:
     found = source.read(path)
     lacking = [key for key in ("input_ids", "loss_mask", *source.states) if not isinstance(found.get(key), Tensor)]
     if lacking:
-        raise ImportFilesError(
-            f"{path} has no tensor {lacking[0]} (it has {', '.join(map(str, found))}); --from {source.name} needs it"
-        )
+        has = ", ".join(repr(key) for key in found)
+        raise ImportFilesError(f"{path} has no tensor {lacking[0]} (it has {has:.300}); --from {source.name} needs it")
+    for key in ("input_ids", "loss_mask"):
+        _require_whole(found[key], _NUMBER_DTYPES, f"{path}: {key}")
+    for key in source.states:
+        _require_whole(found[key], _STATE_DTYPES, f"{path}: {key}")
     input_ids, loss_mask = (found[key].reshape(-1) for key in ("input_ids", "loss_mask"))
     parts = tuple(_split(found[key], len(input_ids), hidden_size, f"{path}: {key}") for key in source.states)
     if len(loss_mask) != len(input_ids) or not len(input_ids):
@@ -108,7 +115,24 @@ def read_file(source: Source, path: Path, hidden_size: int) -> SourceFile:
         )
     if not bool(((loss_mask == 0) | (loss_mask == 1)).all()):
         raise ImportFilesError(f"{path} has a loss_mask with values other than 0 and 1; make it of these")
+    if not bool(((input_ids >= 0) & (input_ids <= _MAX_ID)).all()):
+        raise ImportFilesError(f"{path} has input_ids that are no ids of a vocabulary; it is damaged")
     return SourceFile(path, input_ids.numpy().astype(np.int32), loss_mask.numpy().astype(np.uint8), parts)
+
+
+def _require_whole(tensor: Tensor, dtypes: Sequence[torch.dtype], what: str) -> None:
+    """Refuse a tensor of other numbers, and one with more elements than the file has: one can stand for any number.
+
+    Raises:
+        ImportFilesError: it is such.
+    """
+    fits = tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.dtype in dtypes
+    if not fits or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise ImportFilesError(
+            f"{what} is {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)!r:.200}; give a plain tensor of "
+            f"one of {names}, with all of its elements"
+        )
 
 
 def _split(states: Tensor, num_tokens: int, hidden_size: int, what: str) -> Tensor:
@@ -117,10 +141,9 @@ def _split(states: Tensor, num_tokens: int, hidden_size: int, what: str) -> Tens
     Raises:
         ImportFilesError: they are of another shape or dtype.
     """
-    dtypes = (torch.bfloat16, torch.float16, torch.float32)
     size = num_tokens * hidden_size
-    fits = states.numel() % size == 0 and states.numel() > 0 and num_tokens in states.shape[:2]
-    if not fits or states.dtype not in dtypes:
+    fits = size > 0 and states.numel() % size == 0 and states.numel() > 0 and num_tokens in states.shape[:2]
+    if not fits or states.dtype not in _STATE_DTYPES:
         raise ImportFilesError(
             f"{what} is {str(states.dtype).removeprefix('torch.')}{list(states.shape)} for {num_tokens} tokens of a "
             f"model of width {hidden_size}; give the model that it is of"

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +14,10 @@ from tasks.errors import ImportFilesError
 from tasks.trainer_files.base import Tensors
 
 GZIP = ".gz"
+# States pack to a half at best, and those of zeros are refused anyway.
+MAX_RATIO = 100
+FREE_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 def write_torch(file: BinaryIO, tensors: Tensors) -> None:
@@ -29,12 +34,16 @@ def read_torch(path: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"weights_only": True, "map_location": "cpu"}
     try:
         if path.name.endswith(GZIP):
-            with gzip.open(path, "rb") as file:
-                loaded = torch.load(io.BytesIO(file.read()), **options)
+            unpacked = _unpack(path)
+            _require_stored(path, unpacked)
+            loaded = torch.load(unpacked, **options)
         else:
+            _require_stored(path, path)
             loaded = torch.load(path, mmap=True, **options)
+    except ImportFilesError:
+        raise
     except Exception as error:  # pickles can fail in any way
-        reason = str(error).split("\n", 1)[0]
+        reason = str(error).split("\n", 1)[0].replace("\r", " ")
         raise ImportFilesError(
             f"{path} cannot be read as tensors ({type(error).__name__}: {reason[:160]}); files that hold anything else "
             "are not unpickled"
@@ -44,6 +53,32 @@ def read_torch(path: Path) -> dict[str, Any]:
             f"{path} holds {type(loaded).__name__}, not a dict of tensors; take it out of the folder"
         )
     return loaded
+
+
+def _unpack(path: Path) -> io.BytesIO:
+    """Unpack a gzip file, block by block, as long as it is no more than states can become."""
+    most = MAX_RATIO * path.stat().st_size + FREE_BYTES
+    unpacked = io.BytesIO()
+    with gzip.open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            if unpacked.write(block) and unpacked.tell() > most:
+                raise ImportFilesError(
+                    f"{path} unpacks to over {most:,} bytes, more than {MAX_RATIO} times as many as it has; it is "
+                    "damaged or made to fill memory: take it out of the folder"
+                )
+    unpacked.seek(0)
+    return unpacked
+
+
+def _require_stored(path: Path, file: Path | io.BytesIO) -> None:
+    """Refuse a zip with packed entries: torch stores them as they are, and would unpack whatever they become."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+        if is_packed:
+            raise ImportFilesError(f"{path} has compressed entries, which torch.save does not write; save it again")
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
 
 
 def _to_torch(value: Any) -> Any:

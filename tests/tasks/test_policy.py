@@ -92,7 +92,8 @@ STAYS = {
     *("engine", "model_not_found", "not_a_model", "unsupported_architecture", "layer", "device", "device_taken"),
     *("engine_version", "engine_state", "out_of_memory", "precision", "canary", "model_load"),
     *("storage", "store_not_found", "not_a_store", "store_version", "store_read_only", "spec", "sample_not_found"),
-    *("sample_shape", "resume", "corrupt_object", "landing", "export", "import_files", "plot", "part"),
+    *("sample_shape", "states_too_large", "resume", "corrupt_object", "landing", "export", "import_files", "plot"),
+    "part",
 }
 
 

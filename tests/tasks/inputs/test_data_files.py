@@ -110,6 +110,27 @@ def test_a_saved_dataset_that_is_damaged_or_indirect_is_refused(saved):
         find_files([saved / "one"])
 
 
+@pytest.mark.parametrize(
+    "name", ["../secret.arrow", "/etc/passwd", "x/y.arrow", "..", "", "a\0b", 3, None, ["x"]], ids=repr
+)
+def test_a_saved_dataset_names_files_of_its_own_folder_alone(tmp_path, name):
+    """Else the folder of somebody else would have us read any file of ours."""
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    with pytest.raises(DataError, match="no file of the folder; save the dataset again"):
+        find_files([tmp_path])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", "{}", '{"_data_files": 3}', '{"splits": 3}', "\ud800"])
+@pytest.mark.parametrize("file", ["state.json", "dataset_dict.json"])
+def test_files_of_a_saved_dataset_that_are_none_are_refused(tmp_path, file, text):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / file).write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match="is not that of a saved dataset") as refused:
+        find_files([tmp_path])
+    assert "\n" not in str(refused.value)
+
+
 def test_names_are_short_and_tell_files_apart(tmp_path):
     assert name_files([tmp_path / "x" / "a.jsonl", tmp_path / "b.jsonl"]) == ["a.jsonl", "b.jsonl"]
     assert name_files([tmp_path / "x" / "a.jsonl", tmp_path / "a.jsonl"]) == ["x/a.jsonl", "a.jsonl"]

@@ -2,14 +2,17 @@
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 import zstandard
 
 from tasks.errors import TruncatedDataError
 from tasks.inputs import base, json_rows, lines
+from tasks.inputs.blocks import read_blocks
 from tasks.inputs.formats import check_file
 from tasks.inputs.lines import LinesReader
+from tasks.inputs.shapes import ShapeRules, detect_shape, read_row
 from tasks.rejections import REASONS, RowRejectedError
 
 GOOD = b'{"messages": [{"role": "user", "content": "a"}]}'
@@ -152,3 +155,56 @@ def test_a_row_that_is_no_json_has_its_reason_and_hint(content, reason):
     value = json_rows.make_record(7, content).value
     assert value.reason == reason
     assert REASONS[reason] in value.hint
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_what_unpacks_to_far_more_is_read_in_bounded_memory(tmp_path, pack):
+    """A gigabyte of one line: rejected as too big, with no more in memory than a few rows may have."""
+    path = write(tmp_path, pack(b"0" * (1 << 28)) * 4 + pack(b"\n" + GOOD + b"\n"), "a.jsonl.gz")
+    assert path.stat().st_size < 2 << 20
+    tracemalloc.start()
+    try:
+        found = read(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [getattr(record.value, "reason", record.value) for record in found] == ["too_big", json.loads(GOOD)]
+    assert peak < 160 << 20
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_a_line_in_frames_of_a_byte_each_comes_in_blocks(tmp_path, pack):
+    """To add to a line for each of them would take time that grows with its square."""
+    line = b'{"text": "' + b"x" * 20_000 + b'"}\n'
+    path = write(tmp_path, b"".join(pack(line[i : i + 1]) for i in range(len(line))), "a.jsonl.gz")
+    assert [len(block) for block, _ in read_blocks(path)] == [len(line)]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000], ids=["list", "object"])
+def test_json_that_is_nested_without_end_costs_its_row(text):
+    rules = ShapeRules()
+    rows = [
+        {"messages": text},
+        {"messages": [{"role": "user", "content": "a"}], "tools": text},
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": text}}]}]},
+        {"conversations": [{"from": "function_call", "value": text}]},
+    ]
+    for row in rows:
+        with pytest.raises(RowRejectedError):
+            read_row(row, detect_shape(row, rules) or "messages", rules)
+
+
+def test_a_file_cut_off_in_a_line_of_gigabytes_is_refused_without_reading_that_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with path.open("wb") as file:
+        file.write(GOOD + b"\n" + GOOD + b"\n{")
+        file.seek(1 << 30)
+        file.write(b"\n" + GOOD[:-1])
+    tracemalloc.start()
+    try:
+        with pytest.raises(TruncatedDataError, match="cut off in line 4"):
+            check_file(path, "jsonl", keep_cut_off=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20

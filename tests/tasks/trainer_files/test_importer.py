@@ -4,9 +4,11 @@ import gzip
 import io
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -193,6 +195,67 @@ def test_nothing_in_a_file_is_run(request_of: Callable[..., ImportRequest], tmp_
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "owned").exists()
     assert not request.store.exists()
+
+
+def test_what_unpacks_to_far_more_is_refused_before_it_is_unpacked(request_of: Callable[..., ImportRequest]) -> None:
+    request = request_of()
+    bomb = request.folder / "rows_0-2" / "data_1.ckpt.gz"
+    bomb.write_bytes(gzip.compress(bytes(1 << 30), 9))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            ImportFilesError, match="more than 100 times as many as it has; it is damaged or made to fill"
+        ):
+            import_files(request)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 512 << 20
+
+
+def test_a_zip_with_packed_entries_is_refused(request_of: Callable[..., ImportRequest]) -> None:
+    request = request_of()
+    bomb = request.folder / "rows_0-2" / "data_0.ckpt"
+    with ZipFile(bomb, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(
+        ImportFilesError, match="has compressed entries, which torch.save does not write; save it again"
+    ):
+        import_files(request)
+
+
+@pytest.mark.parametrize(
+    ("key", "tensor"),
+    [
+        ("input_ids", torch.zeros(1).long().expand(1 << 40)),
+        ("loss_mask", torch.zeros(1).long().expand(1 << 40)),
+        ("hidden_state", torch.zeros(1).bfloat16().expand(1, 40, 1 << 40)),
+        ("input_ids", torch.arange(40).to_sparse()),
+        ("input_ids", torch.arange(40).to(torch.complex64)),
+        ("input_ids", torch.arange(40).to(torch.bfloat16)),
+    ],
+    ids=["ids", "mask", "states", "sparse", "complex", "bfloat16"],
+)
+def test_a_tensor_that_its_file_has_not_is_refused(
+    request_of: Callable[..., ImportRequest], samples: list[Sample], key: str, tensor: torch.Tensor
+) -> None:
+    """One number can be a tensor of any size, by its strides."""
+    request = request_of()
+    torch.save(samples[0] | {key: tensor}, request.folder / "rows_0-2" / "data_0.ckpt")
+    with pytest.raises(ImportFilesError, match="give a plain tensor of one of .*, with all of its elements") as refused:
+        import_files(request)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 31, 1 << 40])
+def test_ids_that_are_none_are_refused(
+    request_of: Callable[..., ImportRequest], samples: list[Sample], number: int
+) -> None:
+    request = request_of()
+    samples[0]["input_ids"][3] = number
+    torch.save(samples[0], request.folder / "rows_0-2" / "data_0.ckpt")
+    with pytest.raises(ImportFilesError, match="input_ids that are no ids of a vocabulary"):
+        import_files(request)
 
 
 @pytest.mark.parametrize(
