@@ -1,6 +1,7 @@
 """A model folder as its config.json describes it; nothing is loaded."""
 
 import json
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def read_model(path: Path) -> ModelInfo:
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         raise NotAModelError(f"{path} has config.json but no weights ({', '.join(WEIGHT_PATTERNS)}); is it complete?")
     _check_shards(path)
+    _refuse_tar(path)
     return _describe(path, config)
 
 
@@ -98,6 +100,16 @@ def _check_shards(path: Path) -> None:
         )
 
 
+def _refuse_tar(path: Path) -> None:
+    """Refuse weights as PyTorch saved them before 1.0: SGLang unpickles those with whatever code they name."""
+    for file in (file for pattern in WEIGHT_PATTERNS[1:] for file in sorted(path.glob(pattern))):
+        if tarfile.is_tarfile(file):
+            raise NotAModelError(
+                f"{file} is a tar archive, as PyTorch before 1.0 wrote weights; loading such may run code: "
+                "save them as safetensors"
+            )
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
@@ -108,7 +120,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotAModelError(f"{file} is not valid JSON ({error}); fetch the model again") from None
     if not isinstance(config, dict):
         raise NotAModelError(f"{file} holds a {type(config).__name__}, not an object; fetch the model again")

@@ -7,6 +7,7 @@ import socket
 from tasks.engine import cpu_kernels
 from tasks.engine.base import EngineOptions, ReadableEngine
 from tasks.engine.errors import EngineError, ModelLoadError
+from tasks.engine.model_code import forbid_model_code
 from tasks.engine.one_by_one import OneByOneEngine
 from tasks.engine.version import check_version
 
@@ -31,6 +32,7 @@ def load_rank(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
 
 def _load(options: EngineOptions, rank: int, port: int) -> ReadableEngine:
     check_version()
+    forbid_model_code()
     if options.device == "cpu":
         cpu_kernels.install()
         _let_ranks_meet_on_cpu(options.tp_size)

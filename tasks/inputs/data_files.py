@@ -73,9 +73,13 @@ def _find_saved(folder: Path) -> list[Path]:
         )
     names = [entry.get("filename") for entry in _read_json(folder / _STATE, "_data_files") if isinstance(entry, dict)]
     # A folder of somebody else's must not name files elsewhere.
-    if wrong := [name for name in names if not isinstance(name, str) or Path(name).name != name or "\0" in name]:
+    if wrong := [name for name in names if not _is_bare(name)]:
         raise DataError(f"{folder / _STATE} names {wrong[0]!r:.200}, no file of the folder; save the dataset again")
     return [folder / str(name) for name in names]
+
+
+def _is_bare(name: object) -> bool:
+    return isinstance(name, str) and name not in {"", ".", ".."} and not {"/", "\0"} & set(name)
 
 
 def _read_json(file: Path, key: str, default: list[Any] | None = None) -> list[Any]:

@@ -200,17 +200,15 @@ def test_nothing_in_a_file_is_run(request_of: Callable[..., ImportRequest], tmp_
 def test_what_unpacks_to_far_more_is_refused_before_it_is_unpacked(request_of: Callable[..., ImportRequest]) -> None:
     request = request_of()
     bomb = request.folder / "rows_0-2" / "data_1.ckpt.gz"
-    bomb.write_bytes(gzip.compress(bytes(1 << 30), 9))
+    bomb.write_bytes(gzip.compress(bytes(1 << 28), 9))
     tracemalloc.start()
     try:
-        with pytest.raises(
-            ImportFilesError, match="more than 100 times as many as it has; it is damaged or made to fill"
-        ):
+        with pytest.raises(ImportFilesError, match="more than 100 times as many as it has"):
             import_files(request)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 512 << 20
+    assert peak < 256 << 20
 
 
 def test_a_zip_with_packed_entries_is_refused(request_of: Callable[..., ImportRequest]) -> None:
@@ -218,9 +216,7 @@ def test_a_zip_with_packed_entries_is_refused(request_of: Callable[..., ImportRe
     bomb = request.folder / "rows_0-2" / "data_0.ckpt"
     with ZipFile(bomb, "w", ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
-    with pytest.raises(
-        ImportFilesError, match="has compressed entries, which torch.save does not write; save it again"
-    ):
+    with pytest.raises(ImportFilesError, match="has compressed entries, which torch"):
         import_files(request)
 
 
@@ -242,7 +238,9 @@ def test_a_tensor_that_its_file_has_not_is_refused(
     """One number can be a tensor of any size, by its strides."""
     request = request_of()
     torch.save(samples[0] | {key: tensor}, request.folder / "rows_0-2" / "data_0.ckpt")
-    with pytest.raises(ImportFilesError, match="give a plain tensor of one of .*, with all of its elements") as refused:
+    with pytest.raises(
+        ImportFilesError, match=r"give a plain tensor of one of .*, with all of its elements"
+    ) as refused:
         import_files(request)
     assert "\n" not in str(refused.value)
 
