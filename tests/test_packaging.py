@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -20,7 +21,7 @@ def built(tmp_path_factory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for folder in (*PACKAGES, "tests"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source], check=True)
     return out
@@ -66,3 +67,25 @@ def test_the_source_distribution_has_what_the_wheel_has(built, wheel):
         files = {name.split("/", 1)[-1] for name in archive.getnames()}
 
     assert {name for name in wheel.namelist() if not name.startswith(INFO)} <= files
+
+
+def test_an_installed_wheel_says_its_version_and_that_of_the_store(built, tmp_path):
+    """In an environment of its own, where all but ours comes from the one of the tests."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, next(built.glob("*.whl"))], check=True)
+    (site / "pinned.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    aerie = [tmp_path / "venv" / "bin" / "aerie", "--version"]
+    done = subprocess.run(aerie, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    assert done.stdout == "aerie 0.1.0 (store format 1)\n"
+    where = [python, "-c", "import storage; print(storage.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    assert found.stdout.startswith(str(site))
+
+
+def test_the_source_distribution_has_no_tests(built):
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        assert not [name for name in archive.getnames() if "/tests" in name]
