@@ -24,10 +24,10 @@ EXPECTED_RATIO = 1.35
 EXPECTED_FLOAT8_RATIO = 2.2
 # Kept free beside the states: reports, logs, metadata.
 RESERVE_BYTES = 256 << 20
-# Compaction writes a pack before the loose objects in it go.
 # Parts become smaller when so many of the first size are left, down to this share of it.
 _PARTS_AT_THE_END = 8
 _SMALLEST_SHARE = 4
+# Compaction writes a pack before the loose objects in it go.
 PACK_BYTES = SHARD_BYTES * SHARDS_PER_PACK
 
 
