@@ -235,7 +235,7 @@ def _existing_parent(path: Path) -> Path:
 def _move_and_remove(place: Path, staged: Path) -> None:
     with suppress(FileNotFoundError):
         place.rename(staged)
-        if staged.is_dir():
+        if staged.is_dir() and not staged.is_symlink():  # of a link the link goes, and nothing that it leads to
             shutil.rmtree(staged)
         else:
             staged.unlink()
