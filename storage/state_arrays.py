@@ -74,8 +74,11 @@ class StateArray:
         for shard in range(chunks.start // self._chunks_per_shard, -(-chunks.stop // self._chunks_per_shard)):
             first = shard * self._chunks_per_shard
             here = slice(max(chunks.start - first, 0), chunks.stop - first)
-            with closing(self._open(self.shard_path(shard))) as reader:
-                self._require_present(self._index(shard, reader)[here], shard)
+            index = self._indexes.get(shard)
+            if index is None:  # else the file need not be opened, as it will be for what it holds
+                with closing(self._open(self.shard_path(shard))) as reader:
+                    index = self._index(shard, reader)
+            self._require_present(index[here], shard)
 
     def read(self, chunks: range, slots: Sequence[int], scratch: Scratch | None = None) -> Iterator[EncodedChunk]:
         """Read inner chunks in C order.
